@@ -1,0 +1,1 @@
+"""TOML to frozen, validated settings. Imports nothing of ours."""

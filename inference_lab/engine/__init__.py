@@ -1,0 +1,1 @@
+"""The simulated GPU: costs, KV cache, scheduler, routing. No Twisted, no clock."""
