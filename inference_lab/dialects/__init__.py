@@ -1,0 +1,1 @@
+"""How one API spells its frames. Imports nothing of ours but small types."""

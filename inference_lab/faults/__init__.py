@@ -1,0 +1,1 @@
+"""What to say before dying, and how to die."""

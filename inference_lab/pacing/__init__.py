@@ -1,0 +1,1 @@
+"""From the engine's time to the reactor's: who may speak when."""

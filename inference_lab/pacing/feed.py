@@ -1,0 +1,36 @@
+"""Between the engine and one stream: the tokens it is owed, as a number.
+
+The engine never waits for a reader; a reader that stopped finds what it is
+owed when it reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Feed:
+    """A `Listener` for the backend on one side, `Tokens` for the player on the other."""
+
+    def __init__(self) -> None:
+        self.owed = 0
+        self.wake: Callable[[], None] = _nobody
+
+    def generated(self, count: int) -> None:
+        """``count`` more tokens are owed."""
+        self.owed += count
+        self.wake()
+
+    def completed(self) -> None:
+        """The stream's script knows its own length: nothing to do."""
+
+    def take(self) -> bool:
+        """Use up one owed token, if there is one."""
+        if not self.owed:
+            return False
+        self.owed -= 1
+        return True
+
+
+def _nobody() -> None:
+    """Before a player listens."""

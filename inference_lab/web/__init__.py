@@ -1,0 +1,1 @@
+"""HTTP in, bytes out: Klein routes, typed requests, error shapes, the wire."""

@@ -1,0 +1,82 @@
+"""The OpenAI error shape, and the refusals this server makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from attrs import define, field
+
+FAULT_HEADER = "x-inference-lab-fault"
+
+
+@define
+class ApiError(Exception):
+    """A refusal, with everything the client is told.
+
+    ``param`` names what is wrong in the request, ``code`` is a stable string;
+    ``headers`` go out with the response.
+    """
+
+    status: int
+    message: str
+    code: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    headers: Mapping[str, str] = field(factory=dict)
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": self.type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+
+def bad_request(message: str, code: str = "invalid_request", param: str | None = None) -> ApiError:
+    """400."""
+    return ApiError(400, message, code, param=param)
+
+
+def bad_fault(message: str) -> ApiError:
+    """400 for a fault directive that is wrong or cannot be honoured here."""
+    return ApiError(400, message, "invalid_fault_directive", param=FAULT_HEADER)
+
+
+def unknown_model(name: str, known: list[str]) -> ApiError:
+    """404, naming the models there are."""
+    shown = name if len(name) <= 100 else name[:97] + "..."
+    return ApiError(
+        404,
+        f"The model `{shown}` does not exist. Models served here: {', '.join(known)}.",
+        "model_not_found",
+        param="model",
+    )
+
+
+def unknown_path(path: str) -> ApiError:
+    """404."""
+    shown = path if len(path) <= 100 else path[:97] + "..."
+    return ApiError(404, f"Unknown path {shown}.", "not_found")
+
+
+def wrong_method(method: str, path: str, allowed: list[str]) -> ApiError:
+    """405 with ``Allow``."""
+    allow = ", ".join(allowed)
+    return ApiError(
+        405,
+        f"Method {method[:20]} is not allowed on {path[:100]}. Allowed: {allow}.",
+        "method_not_allowed",
+        headers={"Allow": allow},
+    )
+
+
+def server_error() -> ApiError:
+    """500: a defect of ours; its traceback is in the log, not in the answer."""
+    return ApiError(500, "Internal server error.", "internal_error", type="server_error")
