@@ -1,0 +1,162 @@
+"""The text of every answer, as a function of position and seed.
+
+Token *i* of an answer is a word, its position and a dot, with a space before every token but the
+first: ``amber0. birch1. cedar2.``  The request's seed rotates the word list.  No state is kept
+anywhere, so a stream that died can be taken up at any token by any process, and what a client
+has stitched together can be checked byte for byte.
+
+Both directions are cheap: `token` and `token_id` write, `from_id` and `tail` read.  No word is a
+suffix of another, so an answer glued to a prompt (``helloamber0.``) still reads in one way only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = [
+    "ID_BASE",
+    "MAX_POSITION",
+    "TOKEN_PATTERN",
+    "WORDS",
+    "Position",
+    "Tail",
+    "answer",
+    "from_id",
+    "rotation",
+    "tail",
+    "token",
+    "token_id",
+    "word_position",
+]
+
+WORDS: Final = tuple(
+    "amber birch cedar delta ebony fjord grove heron iris jade kelp lotus maple nectar onyx pearl "
+    "quartz reed slate tundra umbra violet willow xenon yarrow zinc acorn basil coral dune elm "
+    "flint".split()
+)
+
+MAX_POSITION: Final = 2**26
+"""The last position that has an id.  Text exists beyond it."""
+
+ID_BASE: Final = 1_000_000
+"""The id of token 0 without a seed, for our own tokenizer."""
+
+TOKEN_PATTERN: Final = rf"(?: (?:{'|'.join(WORDS)})[1-9][0-9]{{0,7}}|(?:{'|'.join(WORDS)})0)\."
+"""A regular expression (no groups) for one whole token: only token 0 lacks the space."""
+
+_COUNT: Final = len(WORDS)
+_INDEX: Final = {word: index for index, word in enumerate(WORDS)}
+# The longest thing `tail` has to look at: two tokens, their positions of any sane length.
+_WINDOW: Final = 96
+_LAST_WORD: Final = re.compile(rf"({'|'.join(WORDS)})(0|[1-9][0-9]*)\.\Z")
+_OPENING_WORD: Final = re.compile(rf"({'|'.join(WORDS)})0\Z")
+
+
+class Position(NamedTuple):
+    """Where a token stands: its index in the answer, and the rotation its seed gave."""
+
+    index: int
+    rotation: int
+
+
+class Tail(NamedTuple):
+    """What the end of a text says about the answer in it."""
+
+    position: int
+    """The index of the token to go on with."""
+    rotation: int
+    """The rotation of the words read."""
+    partial: str
+    """The part of token ``position`` that is already there; empty between tokens."""
+
+    @property
+    def remainder(self) -> str:
+        """What is left to say of token ``position``."""
+        return token(self.position, self.rotation)[len(self.partial) :]
+
+
+def rotation(seed: int | None) -> int:
+    """How far a request's ``seed`` (any integer, negative too) turns the word list: 0 to 31."""
+    return 0 if seed is None else seed % _COUNT
+
+
+def token(index: int, rotation: int = 0) -> str:
+    """The text of token ``index`` (from 0) of an answer, leading space included."""
+    word = f"{WORDS[(index + rotation) % _COUNT]}{index}."
+    return f" {word}" if index else word
+
+
+def answer(start: int, stop: int, rotation: int = 0) -> str:
+    """The joined text of tokens ``start`` to ``stop - 1``."""
+    return "".join([token(index, rotation) for index in range(start, stop)])
+
+
+def token_id(index: int, rotation: int = 0, base: int = ID_BASE) -> int:
+    """The id of token ``index``.
+
+    ``base`` is the first id above the prompt tokenizer's vocabulary.  Raises `ValueError` for a
+    position outside 0 to `MAX_POSITION`.
+    """
+    if not 0 <= index <= MAX_POSITION:
+        raise ValueError(f"token {index} has no id: positions run from 0 to {MAX_POSITION}")
+    return base + _COUNT * index + rotation
+
+
+def from_id(id: int, base: int = ID_BASE) -> Position | None:
+    """The position that an answer's id names, or None for any other id."""
+    index, rotation = divmod(id - base, _COUNT)
+    return Position(index, rotation) if 0 <= index <= MAX_POSITION else None
+
+
+def word_position(word: str, digits: str) -> Position:
+    """The position that one whole word names: ``cedar``, ``2`` is token 2, rotation 0."""
+    index = int(digits)
+    return Position(index, (_INDEX[word] - index) % _COUNT)
+
+
+def tail(text: str, rotation: int | None = None, opening: bool = False) -> Tail | None:
+    """Read the end of ``text`` as an answer that broke off there.
+
+    The last whole word alone decides, as it does for a real model, which goes on from what it
+    sees and mends no earlier gap.  After it may come the beginning of the token that is due next
+    (a space, part of a word, part of a position); anything else there is not ours.
+
+    A beginning of token 0 has no word before it to vouch for it.  It counts if only the dot is
+    missing (``amber0``), or if ``opening`` says that ``text`` is nothing but the answer and
+    ``rotation`` which word is due; elsewhere ``a lamb`` would be a broken ``amber0.``.
+
+    :param rotation: the rotation that the words must have; None takes any.
+    :return: None if the text does not end in an answer (of that rotation).
+    """
+    window = text[-_WINDOW:]
+    dot = window.rfind(".") + 1
+    partial = window[dot:]
+    found = _last_word(window, dot, whole=len(window) == len(text))
+    if found is not None:
+        if rotation is not None and found.rotation != rotation:
+            return None
+        due = token(found.index + 1, found.rotation)
+        if due.startswith(partial):
+            return Tail(found.index + 1, found.rotation, partial)
+    match = _OPENING_WORD.search(partial)
+    if match is not None:
+        turned = _INDEX[match[1]]
+        return Tail(0, turned, match[0]) if rotation in (None, turned) else None
+    if opening and text and rotation is not None and token(0, rotation).startswith(text):
+        return Tail(0, rotation, text)
+    return None
+
+
+def _last_word(window: str, end: int, whole: bool) -> Position | None:
+    """The word that ends at ``end``; later words than the first do not count inside others."""
+    match = _LAST_WORD.search(window[:end])
+    if match is None or len(match[2]) > 20:
+        return None
+    found = word_position(match[1], match[2])
+    start = match.start()
+    if found.index and start and window[start - 1].isalnum():
+        return None
+    if start == 0 and not whole:
+        return None
+    return found
