@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 PositiveRate = Annotated[float, Meta(gt=0)]
-NonNegativeSeconds = Annotated[float, Meta(ge=0)]
+NonNegativeAmount = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 
 Precision = Literal["fp4", "fp8", "bf16", "fp16", "fp32"]
@@ -142,7 +142,7 @@ class Link(Table):
     """One fabric link: ``bandwidth`` B/s per GPU per direction, ``latency`` s."""
 
     bandwidth: PositiveRate
-    latency: NonNegativeSeconds = 0.0
+    latency: NonNegativeAmount = 0.0
     in_network_reduction: bool = False
 
 
@@ -177,7 +177,7 @@ class TimeCorrection(Table):
     """Calibration of a measured step: ``alpha * roofline + beta`` seconds."""
 
     alpha: PositiveRate = 1.0
-    beta: NonNegativeSeconds = 0.0
+    beta: NonNegativeAmount = 0.0
 
 
 # -- routing between replicas ----------------------------------------------
@@ -200,7 +200,7 @@ class PrefixAffinity(Table, tag_field="policy", tag="prefix_affinity"):
 class KvAware(Table, tag_field="policy", tag="kv_aware"):
     """The least of uncached prompt + ``load_weight`` x queued prefill tokens."""
 
-    load_weight: NonNegativeSeconds = 1.0
+    load_weight: NonNegativeAmount = 1.0
 
 
 Router = RoundRobin | LeastLoaded | PrefixAffinity | KvAware
