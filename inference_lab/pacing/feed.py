@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
+
 
 class Feed:
     """A `Listener` for the backend on one side, `Tokens` for the player on the other."""
@@ -32,5 +34,23 @@ class Feed:
         return True
 
 
+class Generated:
+    """A `Listener` for an answer that nobody sees before it is whole.
+
+    :ivar done: fires when it is; cancelling it (the client left) aborts the job.
+    """
+
+    def __init__(self) -> None:
+        self.abort: Callable[[], None] = _nobody
+        self.done: Deferred[None] = Deferred(lambda _: self.abort())
+
+    def generated(self, count: int) -> None:
+        """Never called: such a job is not streaming."""
+
+    def completed(self) -> None:
+        """The answer is whole."""
+        self.done.callback(None)
+
+
 def _nobody() -> None:
-    """Before a player listens."""
+    """Before anyone listens."""

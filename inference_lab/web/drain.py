@@ -50,9 +50,7 @@ def unsent(transport: Any) -> int | None:
     if descriptor is None or not isinstance(handle, socket.socket) or handle.fileno() < 0:
         return None
     buffered: int = (
-        len(descriptor.dataBuffer)
-        - descriptor.offset
-        + descriptor._tempDataLen  # type: ignore[attr-defined]
+        len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen  # type: ignore[attr-defined]
     )
     queued = _kernel_queue(handle)
     return None if queued is None else buffered + queued

@@ -14,6 +14,9 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 """A larger body is a 413."""
 
 
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
 class StreamOptions(Struct, frozen=True):
     """``stream_options``."""
 
@@ -47,7 +50,7 @@ class Request(Struct, frozen=True, kw_only=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
+    max_tokens: AtLeastOne | None = None
 
     @property
     def usage_requested(self) -> bool:
@@ -59,14 +62,33 @@ class ChatRequest(Request, frozen=True, kw_only=True):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: AtLeastOne | None = None
     tools: list[dict[str, Any]] | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens the answer may have."""
+        return self.max_completion_tokens or self.max_tokens
+
+    def prompt_tokens(self) -> int:
+        """Tokens of the conversation."""
+        return _estimate("\n".join(f"{turn.role}: {turn.text()}" for turn in self.messages))
 
 
 class CompletionRequest(Request, frozen=True, kw_only=True):
     """``POST /v1/completions``. Exactly one prompt: text, or token ids."""
 
     prompt: str | list[str | int | list[int]]
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens the answer may have."""
+        return self.max_tokens
+
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt; ids are counted, never estimated."""
+        prompt = self.single_prompt()
+        return _estimate(prompt) if isinstance(prompt, str) else len(prompt)
 
     def single_prompt(self) -> str | list[int]:
         """The one prompt, out of whatever array it stands in.
@@ -84,6 +106,10 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         if min(ids) < 0:
             raise bad_request("prompt: token ids are not negative.", "invalid_prompt", "prompt")
         return ids
+
+
+def _estimate(text: str) -> int:
+    return -(-len(text.encode()) // 4)
 
 
 Body = TypeVar("Body", bound=Request)

@@ -8,7 +8,7 @@ wire waits until every byte has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -74,11 +74,9 @@ class Wire:
 
     # -- opening -----------------------------------------------------------
 
-    def open(self, headers: Mapping[str, str]) -> None:
+    def open(self) -> None:
         """Send the status line and headers of an event stream, and nothing else."""
         self._request.setResponseCode(200)
-        for name, value in headers.items():
-            self._request.setHeader(name, value)
         self._request.setHeader("content-type", "text/event-stream; charset=utf-8")
         self._request.setHeader("cache-control", "no-cache")
         self._request.write(b"")
@@ -150,20 +148,23 @@ class Wire:
         if left and now - progressed < self._drain_timeout:
             self._timer = self._clock.callLater(POLL, self._drain, left, progressed)
             return
+        assert self._ending is not None
         if left:
             self._log.warn(
                 "Reader took nothing for {timeout} s: dying with {left} bytes undelivered",
                 timeout=self._drain_timeout,
                 left=left,
             )
-        assert self._ending is not None
-        self._kill(self._ending)
+        self._kill(self._ending, stuck=bool(left))
 
-    def _kill(self, how: End) -> None:
+    def _kill(self, how: End, stuck: bool = False) -> None:
         self._close()
         if not self._has_channel():
             return self._request.loseConnection()
         channel = self._request.channel
+        if stuck:
+            # An orderly close would wait for this reader for ever.
+            return channel.transport.abortConnection()
         if how is End.RST and drain.can_reset(channel.transport):
             # Twisted's abort is SO_LINGER(1, 0) and close: RST and nothing else.
             return channel.transport.abortConnection()

@@ -1,0 +1,40 @@
+"""Who answers a request: the one table of precedence, without any I/O.
+
+Header fault, then the model's own fault, then an echo-directive, then the engine.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from inference_lab.faults.grammar import Fault, ModelFault
+
+
+@frozen
+class Die:
+    """The stream plays this fault; the engine hears nothing of it."""
+
+    fault: Fault
+
+
+@frozen
+class Generate:
+    """The engine generates the answer."""
+
+
+Decision = Die | Generate
+
+
+def decide(
+    header: Fault | None, model: ModelFault | None, endpoint: str, streaming: bool
+) -> Decision:
+    """Pick what answers a request to ``endpoint`` (`chat` or `completions`).
+
+    A header fault is taken as it is: whoever read it has refused it where it
+    cannot be honoured. A model's fault passes by what it does not cover.
+    """
+    if header is not None:
+        return Die(header)
+    if model is not None and streaming and endpoint in model.endpoints:
+        return Die(model.fault)
+    return Generate()

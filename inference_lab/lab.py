@@ -1,0 +1,45 @@
+"""Everything a running server knows: its models, its settings, its open streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import Factory, define, frozen
+from twisted.internet.interfaces import IReactorTime
+
+from inference_lab.configuration.deployment import Deployment
+from inference_lab.faults.grammar import ModelFault
+from inference_lab.pacing.backend import Backend
+from inference_lab.web.wire import Wire
+
+
+@frozen
+class Settings:
+    """What the operator chose for the whole server.
+
+    ``drain_timeout`` is in seconds, ``default_output_tokens`` in tokens: the
+    length of a chat answer whose request sets no limit.
+    """
+
+    directives: bool = False
+    drain_timeout: float = 10.0
+    default_output_tokens: int = 256
+
+
+@frozen
+class Served:
+    """One model: how it is deployed, how it dies by itself, what generates for it."""
+
+    deployment: Deployment
+    fault: ModelFault | None
+    backend: Backend
+
+
+@define
+class Lab:
+    """One server's state. ``models`` maps each served id (and alias) to its model."""
+
+    clock: IReactorTime
+    settings: Settings
+    models: Mapping[str, Served]
+    open: set[Wire] = Factory(set)

@@ -1,0 +1,134 @@
+"""The HTTP front: what is true of every request before a route sees it."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import IResource, Resource
+from twisted.web.server import NOT_DONE_YET, Site
+
+from inference_lab.web.errors import (
+    FAULT_HEADER,
+    ApiError,
+    bad_fault,
+    bad_request,
+)
+from inference_lab.web.requests import MAX_BODY_BYTES
+
+GENERATING_PATHS = (b"/v1/chat/completions", b"/v1/completions")
+"""Where a fault header can be honoured at all."""
+
+_HEADERS_OF_OURS = "x-inference-lab-fault, x-inference-lab-session"
+_EXPOSED = "x-request-id, x-inference-lab-fault-applied, x-inference-lab-resume, retry-after"
+
+
+class CappedBody(BytesIO):
+    """A request body in memory that keeps no more than `MAX_BODY_BYTES`.
+
+    The rest is read and forgotten: a client that is still sending could not
+    read the refusal.
+    """
+
+    overflowed = False
+
+    def write(self, data: Any) -> int:
+        """Keep ``data`` if there is room for all of it."""
+        if self.overflowed or self.tell() + len(data) > MAX_BODY_BYTES:
+            self.overflowed = True
+            return len(data)
+        return super().write(data)
+
+
+class LabSite(Site):
+    """HTTP/1.1 only, bodies in memory, no form parsing, no access log.
+
+    HTTP/2 would turn every FIN into an END_STREAM; the access log has no line
+    for a response that never finished, so the exchange log stands in for it.
+    """
+
+    def __init__(self, resource: IResource, clock: IReactorTime) -> None:
+        super().__init__(resource, reactor=clock, parsePOSTFormSubmission=False)
+        self.displayTracebacks = False
+
+    def getContentFile(self, length: int | None) -> CappedBody:
+        """Where `twisted.web` puts a request's body."""
+        return CappedBody()
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """For ALPN, under TLS."""
+        return [b"http/1.1"]
+
+    def log(self, request: Any) -> None:
+        """Nothing: see the class."""
+
+
+class Front(Resource):
+    """Adds CORS to everything and refuses what no route may see."""
+
+    isLeaf = True
+
+    def __init__(self, routes: IResource) -> None:
+        super().__init__()
+        self._routes = routes
+
+    def render(self, request: Any) -> Any:
+        """Answer a preflight or a misplaced fault header; else let the routes."""
+        request.setHeader("access-control-allow-origin", "*")
+        request.setHeader("access-control-expose-headers", _EXPOSED)
+        if request.method == b"OPTIONS":
+            return _preflight(request)
+        refusal = _refusal(request)
+        if refusal is not None:
+            respond(request, refusal)
+            return NOT_DONE_YET
+        return self._routes.render(request)
+
+
+def respond(request: Any, error: ApiError) -> None:
+    """Send ``error`` as the whole response."""
+    for name, value in error.headers.items():
+        request.setHeader(name, value)
+    respond_json(request, error.status, error.body())
+
+
+def respond_json(request: Any, status: int, body: bytes) -> None:
+    """Send ``body`` as the whole response, with its length."""
+    set_json(request, status, body)
+    request.write(body)
+    request.finish()
+
+
+def set_json(request: Any, status: int, body: bytes) -> None:
+    """The head of a JSON response."""
+    request.setResponseCode(status)
+    request.setHeader("content-type", "application/json")
+    request.setHeader("content-length", str(len(body)))
+
+
+def _refusal(request: Any) -> ApiError | None:
+    try:
+        request.path.decode("ascii")
+        request.method.decode("ascii")
+        b"/".join(request.postpath).decode("utf-8")
+    except UnicodeDecodeError:
+        return bad_request("The request line is not valid: use UTF-8, percent-encoded.")
+    if not request.path.startswith(b"/v1/") or not request.requestHeaders.hasHeader(FAULT_HEADER):
+        return None
+    if request.method == b"POST" and request.path in GENERATING_PATHS:
+        return None
+    return bad_fault(
+        f"The {FAULT_HEADER} header is honoured by streaming POST /v1/chat/completions and "
+        "streaming POST /v1/completions only, not here."
+    )
+
+
+def _preflight(request: Any) -> bytes:
+    asked = request.requestHeaders.getRawHeaders("access-control-request-headers", [])
+    allowed = ", ".join([*asked, "authorization", "content-type", _HEADERS_OF_OURS])
+    request.setHeader("access-control-allow-methods", "GET, POST, DELETE, OPTIONS")
+    request.setHeader("access-control-allow-headers", allowed)
+    request.setHeader("access-control-max-age", "86400")
+    request.setResponseCode(204)
+    return b""
