@@ -1,0 +1,5 @@
+"""``python -m inference_lab``."""
+
+from inference_lab.cli import main
+
+main()

@@ -1,0 +1,56 @@
+"""The ``inference-lab`` command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from inference_lab import __version__
+
+USAGE = """\
+usage: inference-lab COMMAND [options]
+
+commands:
+  serve    run the server in the foreground (the same as `twistd -n inference-lab`)
+
+`inference-lab COMMAND --help` lists a command's options.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; exits with 1 and one line when it cannot."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    match words:
+        case ["serve", *rest]:
+            serve(rest)
+        case [] | ["--help" | "-h" | "help", *_]:
+            print(USAGE, end="")
+        case ["--version", *_]:
+            print(f"inference-lab {__version__}")
+        case [unknown, *_]:
+            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve")
+
+
+def serve(argv: Sequence[str]) -> None:
+    """Run the server until SIGINT or SIGTERM; the log goes to stderr."""
+    from twisted.logger import globalLogBeginner, textFileLogObserver
+
+    from inference_lab.options import Options
+
+    options = Options()
+    options.parseOptions(argv)
+    # A shell's `&` leaves SIGINT ignored, and Twisted would leave it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    globalLogBeginner.beginLoggingTo(
+        [textFileLogObserver(sys.stderr)], redirectStandardIO=False, discardBuffer=True
+    )
+    from twisted.internet import reactor
+
+    from inference_lab.service import makeService
+
+    service = makeService(options)
+    service.privilegedStartService()
+    service.startService()
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)  # type: ignore[attr-defined]
+    reactor.run()  # type: ignore[attr-defined]

@@ -1,0 +1,115 @@
+"""The operator's words: one `usage.Options` for `serve`, `twistd` and `twist`.
+
+Whatever is wrong with them ends the boot with one line and exit code 1. The
+runners would print usage texts and tracebacks, so every error leaves here as a
+`SystemExit` with that line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.python import usage
+
+from inference_lab import __version__
+from inference_lab.configuration.loader import ConfigError, Loaded, load, shipped_configs
+
+
+class BootError(SystemExit):
+    """Exit code 1 with ``message`` as the one line on stderr."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(f"inference-lab: {' '.join(str(message).split())}")
+
+
+def port(text: str) -> int:
+    """Coerce a TCP port; 0 lets the system pick one."""
+    return _number(text, 0, 65535)
+
+
+def tokens(text: str) -> int:
+    """Coerce a count of tokens."""
+    return _number(text, 1, 2**26)
+
+
+def seconds(text: str) -> float:
+    """Coerce a duration in seconds."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("allowed: seconds, 0 or more")
+    return value
+
+
+def _number(text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        raise ValueError(f"allowed: a whole number from {low} to {high}")
+    return int(text)
+
+
+port.coerceDoc = "0 to 65535; 0 picks a free one."  # type: ignore[attr-defined]
+tokens.coerceDoc = "1 or more."  # type: ignore[attr-defined]
+seconds.coerceDoc = "Seconds."  # type: ignore[attr-defined]
+
+
+class Options(usage.Options):
+    """Flags of the server. `loaded` holds the configuration after parsing."""
+
+    synopsis = "[options]"
+    longdesc = "Serve simulated models over the OpenAI API, and kill their streams on demand."
+
+    optParameters = [
+        ["hardware", "w", None, "Run every model on this hardware entry of its file."],
+        ["host", None, "127.0.0.1", "Address to listen on."],
+        ["port", "p", 8080, "TCP port to listen on.", port],
+        ["listen", None, None, "A Twisted endpoint string, instead of --host and --port."],
+        ["drain-timeout", None, 10.0, "Wait this long for a stuck reader before a death.", seconds],
+        ["default-output-tokens", None, 256, "Chat answer length without max_tokens.", tokens],
+    ]
+    optFlags = [
+        [
+            "enable-directives",
+            None,
+            "Honour x-inference-lab-* headers. Never for untrusted clients.",
+        ]
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["config"] = []
+
+    def opt_config(self, path: str) -> None:
+        """A model's TOML file, or a folder of them. Repeatable; default: the shipped ones."""
+        # A daemon changes directory later.
+        self["config"].append(os.path.abspath(path))
+
+    opt_c = opt_config
+
+    def opt_version(self) -> None:
+        """Print the version and exit."""
+        print(f"inference-lab {__version__}")
+        raise SystemExit(0)
+
+    def parseArgs(self, *rest: str) -> None:
+        """Refuse words that belong to no flag."""
+        if rest:
+            raise usage.UsageError(f"unexpected argument {rest[0]!r}; all settings are flags")
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse and load everything.
+
+        :raises BootError: with the one line that says what is wrong.
+        """
+        try:
+            super().parseOptions(options)
+        except usage.UsageError as error:
+            raise BootError(error) from None
+
+    def postOptions(self) -> None:
+        """Load and validate the configuration, before any daemon is forked."""
+        paths: list[Any] = self["config"] or [shipped_configs()]
+        try:
+            self.loaded: Loaded = load(paths, self["hardware"])
+        except ConfigError as error:
+            raise BootError(error) from None
