@@ -116,7 +116,9 @@ def parse_header(value: str, modes: frozenset[str] | set[str]) -> Fault:
                 raise ValueError
             found[key] = parse(text)
         except (ValueError, KeyError):
-            raise _refusal(f"{_shown(setting)} is not valid: {key} is {allowed}", modes, key) from None
+            raise _refusal(
+                f"{_shown(setting)} is not valid: {key} is {allowed}", modes, key
+            ) from None
     return _fault(mode, found, modes)
 
 

@@ -171,4 +171,3 @@ def steps(words: Iterable[Word], end: End, scene: Scene) -> Iterator[Step]:
             first = False
             yield Send(data)
     yield end
-
