@@ -39,6 +39,13 @@ def can_reset(transport: Any) -> bool:
     )
 
 
+def close(transport: Any) -> None:
+    """Send a FIN once the buffer is empty, whatever a TLS layer above still waits for."""
+    descriptor = file_descriptor(transport)
+    if descriptor is not None:
+        descriptor.loseConnection()
+
+
 def unsent(transport: Any) -> int | None:
     """Bytes that have not reached the peer; ``None`` where nobody can tell.
 

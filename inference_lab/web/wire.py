@@ -170,7 +170,9 @@ class Wire:
             return channel.transport.abortConnection()
         if how is End.RST:
             self._log.warn("No TCP socket here to reset: closing instead")
-        return channel.loseConnection()
+        channel.loseConnection()
+        # TLS would hold the connection until the peer returns its goodbye.
+        return drain.close(channel.transport)
 
     def _close(self) -> None:
         """Stop everything of ours, once."""
