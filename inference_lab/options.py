@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.python import usage
 
@@ -59,7 +59,7 @@ class Options(usage.Options):
     synopsis = "[options]"
     longdesc = "Serve simulated models over the OpenAI API, and kill their streams on demand."
 
-    optParameters = [
+    optParameters: ClassVar[list[list[Any]]] = [
         ["hardware", "w", None, "Run every model on this hardware entry of its file."],
         ["host", None, "127.0.0.1", "Address to listen on."],
         ["port", "p", 8080, "TCP port to listen on.", port],
@@ -67,7 +67,7 @@ class Options(usage.Options):
         ["drain-timeout", None, 10.0, "Wait this long for a stuck reader before a death.", seconds],
         ["default-output-tokens", None, 256, "Chat answer length without max_tokens.", tokens],
     ]
-    optFlags = [
+    optFlags: ClassVar[list[list[Any]]] = [
         [
             "enable-directives",
             None,

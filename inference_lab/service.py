@@ -14,6 +14,7 @@ from typing import Any
 from klein.resource import KleinResource
 from twisted.application.service import Service
 from twisted.internet.address import UNIXAddress
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint, serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamServerEndpoint
@@ -132,12 +133,12 @@ class LabService(Service):
             self._log.warn("{message}", message=message)
         self._reactor.callWhenRunning(self._announce)
 
-    def stopService(self) -> None:
+    def stopService(self) -> Deferred[None] | None:
         """Close the port and cut every open stream; the reactor closes what idles."""
         super().stopService()
-        self._port.stopListening()
         for wire in tuple(self._lab.open):
             wire.cut()
+        return maybeDeferred(self._port.stopListening)
 
     def ready_line(self) -> str:
         """The fixed line that says where and what is served."""
