@@ -38,6 +38,7 @@ from inference_lab.web.errors import (
     FAULT_HEADER,
     ApiError,
     bad_fault,
+    misplaced_fault,
     server_error,
     unknown_model,
     unknown_path,
@@ -52,8 +53,6 @@ from inference_lab.web.requests import (
 )
 from inference_lab.web.site import set_json
 from inference_lab.web.wire import Wire
-
-VALID_MODES = f"Valid modes: {', '.join(sorted(MODES))}"
 
 MODEL_CREATED = 1_700_000_000
 """``created`` (Unix s) of every model: the same on every call and every day."""
@@ -198,21 +197,17 @@ class Api:
         if not values:
             return None
         if len(values) > 1:
-            raise bad_fault(f"The {FAULT_HEADER} header is given {len(values)} times; send one.")
+            raise misplaced_fault(f"is given {len(values)} times; send one", MODES)
         try:
             fault = parse_header(values[0], MODES)
         except FaultError as error:
             raise bad_fault(f"{FAULT_HEADER}: {error}") from None
         if not self._lab.settings.directives:
-            raise bad_fault(
-                f"The {FAULT_HEADER} header is honoured only by a server started with "
-                f"--enable-directives. {VALID_MODES}"
+            raise misplaced_fault(
+                "is honoured only by a server started with --enable-directives", MODES
             )
         if not streaming:
-            raise bad_fault(
-                f'The {FAULT_HEADER} header needs a streaming request: set "stream": true. '
-                f"{VALID_MODES}"
-            )
+            raise misplaced_fault('needs a streaming request: set "stream": true', MODES)
         return fault
 
     def _served(self, name: str) -> Served:

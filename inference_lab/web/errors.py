@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from attrs import define, field
@@ -45,8 +45,15 @@ def bad_request(message: str, code: str = "invalid_request", param: str | None =
 
 
 def bad_fault(message: str) -> ApiError:
-    """400 for a fault directive that is wrong or cannot be honoured here."""
+    """400 for a fault directive that is wrong; ``message`` lists the valid modes."""
     return ApiError(400, message, "invalid_fault_directive", param=FAULT_HEADER)
+
+
+def misplaced_fault(problem: str, modes: Iterable[str]) -> ApiError:
+    """400 for a fault directive that cannot be honoured on this request."""
+    return bad_fault(
+        f"The {FAULT_HEADER} header {problem}. Valid modes: {', '.join(sorted(modes))}"
+    )
 
 
 def unknown_model(name: str, known: list[str]) -> ApiError:

@@ -9,11 +9,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
+from inference_lab.faults.modes import MODES
 from inference_lab.web.errors import (
     FAULT_HEADER,
     ApiError,
-    bad_fault,
     bad_request,
+    misplaced_fault,
 )
 from inference_lab.web.requests import MAX_BODY_BYTES
 
@@ -118,9 +119,10 @@ def _refusal(request: Any) -> ApiError | None:
         return None
     if request.method == b"POST" and request.path in GENERATING_PATHS:
         return None
-    return bad_fault(
-        f"The {FAULT_HEADER} header is honoured by streaming POST /v1/chat/completions and "
-        "streaming POST /v1/completions only, not here."
+    return misplaced_fault(
+        "is honoured by streaming POST /v1/chat/completions and streaming POST /v1/completions "
+        "only, not here",
+        MODES,
     )
 
 
