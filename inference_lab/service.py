@@ -120,7 +120,7 @@ class LabService(Service):
         scheme: str,
     ) -> None:
         self._reactor = reactor
-        self._lab = lab
+        self.lab = lab
         self._port = port
         self._loaded = loaded
         self._hardware = hardware
@@ -136,7 +136,7 @@ class LabService(Service):
     def stopService(self) -> Deferred[None] | None:
         """Close the port and cut every open stream; the reactor closes what idles."""
         super().stopService()
-        for wire in tuple(self._lab.open):
+        for wire in tuple(self.lab.open):
             wire.cut()
         return maybeDeferred(self._port.stopListening)
 
@@ -144,7 +144,7 @@ class LabService(Service):
         """The fixed line that says where and what is served."""
         models = ",".join(d.name for d in self._loaded.deployments)
         entries = sorted({d.entry for d in self._loaded.deployments})
-        directives = "on" if self._lab.settings.directives else "off"
+        directives = "on" if self.lab.settings.directives else "off"
         return (
             f"inference-lab ready: {self.url()} models={models} "
             f"hardware={self._hardware or ','.join(entries)} directives={directives}"
@@ -156,7 +156,7 @@ class LabService(Service):
 
     def _announce(self) -> None:
         address = self._port.getHost()
-        if self._lab.settings.directives and not _is_loopback(address):
+        if self.lab.settings.directives and not _is_loopback(address):
             self._log.warn(
                 "Directives are on and {address} is not loopback: whoever reaches this server "
                 "can stall and abort connections at will",
