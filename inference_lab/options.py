@@ -8,7 +8,7 @@ runners would print usage texts and tracebacks, so every error leaves here as a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from twisted.python import usage
@@ -24,48 +24,68 @@ class BootError(SystemExit):
         super().__init__(f"inference-lab: {' '.join(str(message).split())}")
 
 
-def port(text: str) -> int:
-    """Coerce a TCP port; 0 lets the system pick one."""
-    return _number(text, 0, 65535)
+_COERCION_FAILED = "Parameter type enforcement failed: "
 
 
-def tokens(text: str) -> int:
-    """Coerce a count of tokens."""
-    return _number(text, 1, 2**26)
+def _whole(flag: str, low: int, high: int, doc: str) -> Callable[[str], int]:
+    """Coerce ``--flag`` to a whole number."""
+
+    def coerce(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+            raise ValueError(f"--{flag} must be a whole number from {low} to {high}, not {text!r}")
+        return int(text)
+
+    coerce.coerceDoc = doc  # type: ignore[attr-defined]
+    return coerce
 
 
-def seconds(text: str) -> float:
-    """Coerce a duration in seconds."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("allowed: seconds, 0 or more")
-    return value
+def _amount(flag: str, doc: str) -> Callable[[str], float]:
+    """Coerce ``--flag`` to a finite number, 0 or more."""
 
+    def coerce(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"--{flag} must be a number of {doc}, 0 or more, not {text!r}")
+        return value
 
-def _number(text: str, low: int, high: int) -> int:
-    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
-        raise ValueError(f"allowed: a whole number from {low} to {high}")
-    return int(text)
-
-
-port.coerceDoc = "0 to 65535; 0 picks a free one."  # type: ignore[attr-defined]
-tokens.coerceDoc = "1 or more."  # type: ignore[attr-defined]
-seconds.coerceDoc = "Seconds."  # type: ignore[attr-defined]
+    coerce.coerceDoc = doc.capitalize() + "."  # type: ignore[attr-defined]
+    return coerce
 
 
 class Options(usage.Options):
     """Flags of the server. `loaded` holds the configuration after parsing."""
 
-    synopsis = "[options]"
+    synopsis = "Usage: inference-lab serve [options]"
     longdesc = "Serve simulated models over the OpenAI API, and kill their streams on demand."
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["hardware", "w", None, "Run every model on this hardware entry of its file."],
         ["host", None, "127.0.0.1", "Address to listen on."],
-        ["port", "p", 8080, "TCP port to listen on.", port],
+        [
+            "port",
+            "p",
+            8080,
+            "TCP port to listen on.",
+            _whole("port", 0, 65535, "0 picks a free one."),
+        ],
         ["listen", None, None, "A Twisted endpoint string, instead of --host and --port."],
-        ["drain-timeout", None, 10.0, "Wait this long for a stuck reader before a death.", seconds],
-        ["default-output-tokens", None, 256, "Chat answer length without max_tokens.", tokens],
+        [
+            "drain-timeout",
+            None,
+            10.0,
+            "Wait this long for a stuck reader before a death.",
+            _amount("drain-timeout", "seconds"),
+        ],
+        [
+            "default-output-tokens",
+            None,
+            256,
+            "Chat answer length without max_tokens.",
+            _whole("default-output-tokens", 1, 2**26, "Tokens."),
+        ],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
         [
@@ -104,7 +124,7 @@ class Options(usage.Options):
         try:
             super().parseOptions(options)
         except usage.UsageError as error:
-            raise BootError(error) from None
+            raise BootError(str(error).removeprefix(_COERCION_FAILED)) from None
 
     def postOptions(self) -> None:
         """Load and validate the configuration, before any daemon is forked."""

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from attrs import define, field, frozen
@@ -97,12 +97,21 @@ def serve(*flags: str, command: Sequence[str] = (), cwd: Path | None = None) -> 
             )
         assert process.stdout is not None
         try:
-            yield Server(process, log_path, process.stdout.readline())
+            yield Server(process, log_path, _ready_line(process.stdout))
         finally:
             if process.poll() is None:
                 process.terminate()
             process.wait(PATIENCE)
             process.stdout.close()
+
+
+def _ready_line(out: IO[str]) -> str:
+    """The line that says where, among the log lines that some runners put beside it."""
+    line = ""
+    for line in out:
+        if READY.fullmatch(line):
+            break
+    return line
 
 
 # -- requests --------------------------------------------------------------
