@@ -50,7 +50,7 @@ def serve(argv: Sequence[str]) -> None:
     from inference_lab.service import makeService
 
     service = makeService(options)
-    service.privilegedStartService()
+    service.privilegedStartService()  # type: ignore[no-untyped-call]
     service.startService()
-    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)  # type: ignore[attr-defined]
-    reactor.run()  # type: ignore[attr-defined]
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    reactor.run()

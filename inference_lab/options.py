@@ -96,7 +96,7 @@ class Options(usage.Options):
     ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self["config"] = []
 
     def opt_config(self, path: str) -> None:
@@ -122,7 +122,7 @@ class Options(usage.Options):
         :raises BootError: with the one line that says what is wrong.
         """
         try:
-            super().parseOptions(options)
+            super().parseOptions(options)  # type: ignore[no-untyped-call]
         except usage.UsageError as error:
             raise BootError(str(error).removeprefix(_COERCION_FAILED)) from None
 

@@ -100,7 +100,7 @@ def _listen(endpoint: IStreamServerEndpoint, named: str, site: LabSite) -> IList
             error = failure.value
             reason = error.socketError if isinstance(error, CannotListenError) else error
             raise BootError(f"cannot listen on {named}: {reason}")
-        case [port]:
+        case [port] if not isinstance(port, Failure):
             return port
     raise BootError(f"cannot listen on {named}: the endpoint did not bind at once")
 
@@ -128,7 +128,7 @@ class LabService(Service):
 
     def startService(self) -> None:
         """Say that the server is ready, once the reactor runs."""
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
         for message in (*self._loaded.skipped, *self._loaded.warnings):
             self._log.warn("{message}", message=message)
         self._reactor.callWhenRunning(self._announce)

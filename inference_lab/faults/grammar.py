@@ -7,7 +7,7 @@ faulty part and lists the modes there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -92,7 +92,7 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], bool]]] = {
 _UTF8_MODE = "cut_mid_frame"
 
 
-def parse_header(value: str, modes: frozenset[str] | set[str]) -> Fault:
+def parse_header(value: str, modes: Collection[str]) -> Fault:
     """Read ``<mode>[;key=value]...``.
 
     Names are case-sensitive; blanks around parts and values, and empty parts,
@@ -122,7 +122,7 @@ def parse_header(value: str, modes: frozenset[str] | set[str]) -> Fault:
     return _fault(mode, found, modes)
 
 
-def parse_table(table: Mapping[str, Any], modes: frozenset[str] | set[str]) -> ModelFault:
+def parse_table(table: Mapping[str, Any], modes: Collection[str]) -> ModelFault:
     """Read a model's ``[fault]`` table.
 
     :raises FaultError: naming the key that is wrong, and what is allowed.
@@ -152,28 +152,26 @@ def parse_table(table: Mapping[str, Any], modes: frozenset[str] | set[str]) -> M
     return ModelFault(_fault(mode, rest, modes), frozenset(endpoints))
 
 
-def _fault(mode: str, found: Mapping[str, Any], modes: frozenset[str] | set[str]) -> Fault:
+def _fault(mode: str, found: Mapping[str, Any], modes: Collection[str]) -> Fault:
     if found.get("utf8") and mode != _UTF8_MODE:
         raise _refusal(f"utf8=true goes with {_UTF8_MODE} only, not with {mode}", modes, "utf8")
     return Fault(mode, **found)
 
 
-def _check_mode(mode: str, modes: frozenset[str] | set[str]) -> None:
+def _check_mode(mode: str, modes: Collection[str]) -> None:
     if not mode:
         raise _refusal("no mode is given", modes, "mode")
     if mode not in modes:
         raise _refusal(f"unknown mode {_shown(mode)}", modes, "mode")
 
 
-def _check_key(
-    key: str, mode: str, modes: frozenset[str] | set[str], also: tuple[str, ...] = ()
-) -> None:
+def _check_key(key: str, mode: str, modes: Collection[str], also: tuple[str, ...] = ()) -> None:
     if key not in _KEYS:
         known = ", ".join((*also, *_KEYS))
         raise _refusal(f"unknown parameter {_shown(key)} of {mode} (known: {known})", modes, key)
 
 
-def _refusal(problem: str, modes: frozenset[str] | set[str], key: str | None) -> FaultError:
+def _refusal(problem: str, modes: Collection[str], key: str | None) -> FaultError:
     return FaultError(f"{problem}. Valid modes: {', '.join(sorted(modes))}", key)
 
 

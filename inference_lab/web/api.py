@@ -220,6 +220,7 @@ class Api:
     @app.handle_errors(ApiError)
     def refused(self, request: Any, failure: Failure) -> bytes:
         """A refusal, in the OpenAI shape."""
+        assert isinstance(failure.value, ApiError)
         return _refuse(request, failure.value)
 
     @app.handle_errors(HTTPException)

@@ -56,9 +56,7 @@ def unsent(transport: Any) -> int | None:
     handle = getattr(descriptor, "socket", None)
     if descriptor is None or not isinstance(handle, socket.socket) or handle.fileno() < 0:
         return None
-    buffered: int = (
-        len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen  # type: ignore[attr-defined]
-    )
+    buffered: int = len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
     queued = _kernel_queue(handle)
     return None if queued is None else buffered + queued
 

@@ -50,7 +50,9 @@ class LabSite(Site):
     """
 
     def __init__(self, resource: IResource, clock: IReactorTime) -> None:
-        super().__init__(resource, reactor=clock, parsePOSTFormSubmission=False)
+        super().__init__(  # type: ignore[no-untyped-call]
+            resource, reactor=clock, parsePOSTFormSubmission=False
+        )
         self.displayTracebacks = False
 
     def getContentFile(self, length: int | None) -> CappedBody:
@@ -71,7 +73,7 @@ class Front(Resource):
     isLeaf = True
 
     def __init__(self, routes: IResource) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._routes = routes
 
     def render(self, request: Any) -> Any:
