@@ -159,20 +159,20 @@ class Wire:
 
     def _kill(self, how: End, stuck: bool = False) -> None:
         self._close()
-        if not self._has_channel():
-            return self._request.loseConnection()
-        channel = self._request.channel
-        if stuck:
-            # An orderly close would wait for this reader for ever.
-            return channel.transport.abortConnection()
-        if how is End.RST and drain.can_reset(channel.transport):
-            # Twisted's abort is SO_LINGER(1, 0) and close: RST and nothing else.
-            return channel.transport.abortConnection()
+        # A handler driven without a server has no channel.
+        channel = getattr(self._request, "channel", None)
+        reset = how is End.RST and channel is not None and drain.can_reset(channel.transport)
+        # An orderly close would wait for a stuck reader for ever. Twisted's
+        # abort is SO_LINGER(1, 0) and close: RST and nothing else.
+        if channel is not None and (stuck or reset):
+            channel.transport.abortConnection()
+            return
         if how is End.RST:
             self._log.warn("No TCP socket here to reset: closing instead")
-        channel.loseConnection()
-        # TLS would hold the connection until the peer returns its goodbye.
-        return drain.close(channel.transport)
+        self._request.loseConnection()
+        if channel is not None:
+            # TLS would hold the connection until the peer returns its goodbye.
+            drain.close(channel.transport)
 
     def _close(self) -> None:
         """Stop everything of ours, once."""
