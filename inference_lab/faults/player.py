@@ -9,7 +9,7 @@ leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -145,6 +145,8 @@ class Player:
                         break
                 case End() as how:
                     self._end(how)
+                case unknown:
+                    assert_never(unknown)
         self._flush()
 
     def _join(self, data: bytes) -> None:
