@@ -124,6 +124,9 @@ def decode(kind: type[Body], content_type: str | None, body: bytes) -> Body:
     if not body.strip():
         raise bad_request("The request body is empty; send a JSON object.", "invalid_json")
     try:
+        if not body.isascii():
+            # The decoder skips what it does not need, valid or not.
+            body.decode()
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from None
