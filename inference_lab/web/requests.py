@@ -14,7 +14,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 """A larger body is a 413."""
 
 
-AtLeastOne = Annotated[int, Meta(ge=1)]
+TokenLimit = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class StreamOptions(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Request(Struct, frozen=True, kw_only=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: AtLeastOne | None = None
+    max_tokens: TokenLimit | None = None
 
     @property
     def usage_requested(self) -> bool:
@@ -62,7 +62,7 @@ class ChatRequest(Request, frozen=True, kw_only=True):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
-    max_completion_tokens: AtLeastOne | None = None
+    max_completion_tokens: TokenLimit | None = None
     tools: list[dict[str, Any]] | None = None
 
     @property
