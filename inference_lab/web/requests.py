@@ -159,6 +159,8 @@ def _wrong_field(message: str) -> ApiError:
     missing = _MISSING.search(problem)
     if missing:
         path = f"{path}.{missing.group(1)}" if path else missing.group(1)
+        if path == "prompt":
+            return _invalid_prompt()
         return bad_request(f"{path}: this field is required.", param=path)
     if not path:
         return bad_request(f"The request body must be a JSON object: {problem}.")
