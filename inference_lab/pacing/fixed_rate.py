@@ -31,6 +31,7 @@ class _Run:
     started: float
     out: int = 0
     timer: IDelayedCall | None = None
+    aborted: bool = False
 
     def arm(self) -> None:
         """Set the timer for the next token, or for the last if no one listens before."""
@@ -46,11 +47,12 @@ class _Run:
             self.arm()
         if self.job.streaming:
             self.listener.generated(1)
-        if self.out >= self.job.target:
+        if self.out >= self.job.target and not self.aborted:
             self.listener.completed()
 
     def abort(self) -> None:
-        """Stop the timer."""
+        """Stop the timer, and say no more even if called from inside a token."""
+        self.aborted = True
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
