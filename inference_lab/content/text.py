@@ -30,11 +30,14 @@ __all__ = [
     "word_position",
 ]
 
-WORDS: Final = tuple(
+_WORD_LIST: Final = (
     "amber birch cedar delta ebony fjord grove heron iris jade kelp lotus maple nectar onyx pearl "
     "quartz reed slate tundra umbra violet willow xenon yarrow zinc acorn basil coral dune elm "
-    "flint".split()
+    "flint"
 )
+
+WORDS: Final = tuple(_WORD_LIST.split())
+"""32 words, none a suffix or a prefix of another."""
 
 MAX_POSITION: Final = 2**26
 """The last position that has an id.  Text exists beyond it."""
@@ -42,21 +45,23 @@ MAX_POSITION: Final = 2**26
 ID_BASE: Final = 1_000_000
 """The id of token 0 without a seed, for our own tokenizer."""
 
-TOKEN_PATTERN: Final = rf"(?: (?:{'|'.join(WORDS)})[1-9][0-9]{{0,7}}|(?:{'|'.join(WORDS)})0)\."
+_ANY_WORD: Final = "|".join(WORDS)
+
+TOKEN_PATTERN: Final = rf"(?: (?:{_ANY_WORD})[1-9][0-9]{{0,7}}|(?:{_ANY_WORD})0)\."
 """A regular expression (no groups) for one whole token: only token 0 lacks the space."""
 
 _COUNT: Final = len(WORDS)
 _INDEX: Final = {word: index for index, word in enumerate(WORDS)}
 # The longest thing `tail` has to look at: two tokens, their positions of any sane length.
 _WINDOW: Final = 96
-_LAST_WORD: Final = re.compile(rf"({'|'.join(WORDS)})(0|[1-9][0-9]*)\.\Z")
-_OPENING_WORD: Final = re.compile(rf"({'|'.join(WORDS)})0\Z")
+_LAST_WORD: Final = re.compile(rf"({_ANY_WORD})(0|[1-9][0-9]*)\.\Z")
+_OPENING_WORD: Final = re.compile(rf"({_ANY_WORD})0\Z")
 
 
 class Position(NamedTuple):
-    """Where a token stands: its index in the answer, and the rotation its seed gave."""
+    """Where a token stands, from 0, and the rotation that its seed gave."""
 
-    index: int
+    i: int
     rotation: int
 
 
@@ -136,9 +141,9 @@ def tail(text: str, rotation: int | None = None, opening: bool = False) -> Tail 
     if found is not None:
         if rotation is not None and found.rotation != rotation:
             return None
-        due = token(found.index + 1, found.rotation)
+        due = token(found.i + 1, found.rotation)
         if due.startswith(partial):
-            return Tail(found.index + 1, found.rotation, partial)
+            return Tail(found.i + 1, found.rotation, partial)
     match = _OPENING_WORD.search(partial)
     if match is not None:
         turned = _INDEX[match[1]]
@@ -149,13 +154,17 @@ def tail(text: str, rotation: int | None = None, opening: bool = False) -> Tail 
 
 
 def _last_word(window: str, end: int, whole: bool) -> Position | None:
-    """The word that ends at ``end``; later words than the first do not count inside others."""
+    """The whole word that ends at ``end``.
+
+    Any word but the first starts on a boundary, though perhaps without its space: chat templates
+    trim what a turn begins with.
+    """
     match = _LAST_WORD.search(window[:end])
-    if match is None or len(match[2]) > 20:
+    if match is None:
         return None
     found = word_position(match[1], match[2])
     start = match.start()
-    if found.index and start and window[start - 1].isalnum():
+    if found.i and start and window[start - 1].isalnum():
         return None
     if start == 0 and not whole:
         return None
