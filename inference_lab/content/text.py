@@ -20,9 +20,10 @@ __all__ = [
     "TOKEN_PATTERN",
     "WORDS",
     "Position",
-    "Tail",
+    "Resume",
     "answer",
     "from_id",
+    "last_word",
     "rotation",
     "tail",
     "token",
@@ -52,8 +53,8 @@ TOKEN_PATTERN: Final = rf"(?: (?:{_ANY_WORD})[1-9][0-9]{{0,7}}|(?:{_ANY_WORD})0)
 
 _COUNT: Final = len(WORDS)
 _INDEX: Final = {word: index for index, word in enumerate(WORDS)}
-# The longest thing `tail` has to look at: two tokens, their positions of any sane length.
-_WINDOW: Final = 96
+# Longer than any token with a position below 10**20.
+_LONGEST: Final = 32
 _LAST_WORD: Final = re.compile(rf"({_ANY_WORD})(0|[1-9][0-9]*)\.\Z")
 _OPENING_WORD: Final = re.compile(rf"({_ANY_WORD})0\Z")
 
@@ -65,15 +66,15 @@ class Position(NamedTuple):
     rotation: int
 
 
-class Tail(NamedTuple):
-    """What the end of a text says about the answer in it."""
+class Resume(NamedTuple):
+    """Where an answer that broke off goes on."""
 
     position: int
-    """The index of the token to go on with."""
+    """The index of the token to go on with; the value of ``x-inference-lab-resume``."""
     rotation: int
     """The rotation of the words read."""
     partial: str
-    """The part of token ``position`` that is already there; empty between tokens."""
+    """What is already there of token ``position``; empty between tokens."""
 
     @property
     def remainder(self) -> str:
@@ -120,7 +121,7 @@ def word_position(word: str, digits: str) -> Position:
     return Position(index, (_INDEX[word] - index) % _COUNT)
 
 
-def tail(text: str, rotation: int | None = None, opening: bool = False) -> Tail | None:
+def tail(text: str, rotation: int | None = None, opening: bool = False) -> Resume | None:
     """Read the end of ``text`` as an answer that broke off there.
 
     The last whole word alone decides, as it does for a real model, which goes on from what it
@@ -134,38 +135,40 @@ def tail(text: str, rotation: int | None = None, opening: bool = False) -> Tail 
     :param rotation: the rotation that the words must have; None takes any.
     :return: None if the text does not end in an answer (of that rotation).
     """
-    window = text[-_WINDOW:]
-    dot = window.rfind(".") + 1
-    partial = window[dot:]
-    found = _last_word(window, dot, whole=len(window) == len(text))
-    if found is not None:
+    dot = text.rfind(".", max(0, len(text) - _LONGEST)) + 1
+    partial = text[max(dot, len(text) - _LONGEST) :]
+    last = last_word(text, dot)
+    if last is not None:
+        found = last[0]
         if rotation is not None and found.rotation != rotation:
             return None
         due = token(found.i + 1, found.rotation)
         if due.startswith(partial):
-            return Tail(found.i + 1, found.rotation, partial)
+            return Resume(found.i + 1, found.rotation, partial)
     match = _OPENING_WORD.search(partial)
     if match is not None:
         turned = _INDEX[match[1]]
-        return Tail(0, turned, match[0]) if rotation in (None, turned) else None
+        return Resume(0, turned, match[0]) if rotation in (None, turned) else None
     if opening and text and rotation is not None and token(0, rotation).startswith(text):
-        return Tail(0, rotation, text)
+        return Resume(0, rotation, text)
     return None
 
 
-def _last_word(window: str, end: int, whole: bool) -> Position | None:
-    """The whole word that ends at ``end``.
+def last_word(text: str, end: int) -> tuple[Position, int] | None:
+    """The whole word that ends at ``end``, and where its token starts.
 
-    Any word but the first starts on a boundary, though perhaps without its space: chat templates
-    trim what a turn begins with.
+    A token starts with its space.  Token 0 has none and may be glued to anything; any other word
+    without its space has to start on a boundary: chat templates trim what a turn begins with.
     """
-    match = _LAST_WORD.search(window[:end])
+    match = _LAST_WORD.search(text, max(0, end - _LONGEST), end)
     if match is None:
         return None
     found = word_position(match[1], match[2])
     start = match.start()
-    if found.i and start and window[start - 1].isalnum():
-        return None
-    if start == 0 and not whole:
-        return None
-    return found
+    if found.i and start:
+        before = text[start - 1]
+        if before == " ":
+            start -= 1
+        elif before.isalnum():
+            return None
+    return found, start
