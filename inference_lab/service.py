@@ -133,12 +133,12 @@ class LabService(Service):
             self._log.warn("{message}", message=message)
         self._reactor.callWhenRunning(self._announce)
 
-    def stopService(self) -> Deferred[None] | None:
+    def stopService(self) -> Deferred[Any]:
         """Close the port and cut every open stream; the reactor closes what idles."""
-        super().stopService()
+        super().stopService()  # type: ignore[no-untyped-call]
         for wire in tuple(self.lab.open):
             wire.cut()
-        return maybeDeferred(self._port.stopListening)
+        return maybeDeferred(lambda: self._port.stopListening())
 
     def ready_line(self) -> str:
         """The fixed line that says where and what is served."""

@@ -12,7 +12,8 @@ from twisted.internet.defer import inlineCallbacks
 from twisted.internet.task import deferLater
 from twisted.internet.tcp import Connection
 from twisted.internet.threads import deferToThread
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from zope.interface import implementer
 
 from inference_lab.options import Options
 from inference_lab.service import LabService, build
@@ -30,6 +31,7 @@ from tests.live import (
 reactor: Any = _reactor
 
 
+@implementer(ILogObserver)
 class Watched:
     """The whole service inside the test, and everything that could leak."""
 
@@ -39,10 +41,10 @@ class Watched:
         options.parseOptions([*flags, "--drain-timeout", "60"])
         self.service: LabService = build(options, reactor)
         self.noise: list[Any] = []
-        globalLogPublisher.addObserver(self._observe)
+        globalLogPublisher.addObserver(self)
         self.address = ("127.0.0.1", int(self.service.url().rpartition(":")[2]))
 
-    def _observe(self, event: Any) -> None:
+    def __call__(self, event: Any) -> None:
         if event.get("log_level", LogLevel.info) >= LogLevel.warn or event.get("isError"):
             self.noise.append(event)
 
@@ -70,7 +72,7 @@ class Watched:
         return "".join(f"{name}: {what}\n" for name, what in remains.items() if what)
 
     def stop(self) -> Any:
-        globalLogPublisher.removeObserver(self._observe)
+        globalLogPublisher.removeObserver(self)
         return self.service.stopService()
 
 
