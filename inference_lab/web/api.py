@@ -91,14 +91,14 @@ class Api:
     def chat(self, request: Any) -> Deferred[Any]:
         """A chat answer, streamed or not."""
         body = _body(request)
-        asked = decode(ChatRequest, request.getHeader("content-type"), body)
+        asked = decode(ChatRequest, _media_type(request), body)
         return self._answer(request, CHAT_ENDPOINT, body, asked)
 
     @app.route(COMPLETIONS_ENDPOINT.path, methods=["POST"])
     def completions(self, request: Any) -> Deferred[Any]:
         """A completion, streamed or not."""
         body = _body(request)
-        asked = decode(CompletionRequest, request.getHeader("content-type"), body)
+        asked = decode(CompletionRequest, _media_type(request), body)
         asked.single_prompt()
         return self._answer(request, COMPLETIONS_ENDPOINT, body, asked)
 
@@ -193,13 +193,13 @@ class Api:
     # -- refusing ----------------------------------------------------------
 
     def _header_fault(self, request: Any, streaming: bool) -> Fault | None:
-        values = request.requestHeaders.getRawHeaders(FAULT_HEADER, [])
+        values = request.requestHeaders.getRawHeaders(FAULT_HEADER.encode(), [])
         if not values:
             return None
         if len(values) > 1:
             raise misplaced_fault(f"is given {len(values)} times; send one", MODES)
         try:
-            fault = parse_header(values[0], MODES)
+            fault = parse_header(_readable(values[0]), MODES)
         except FaultError as error:
             raise bad_fault(f"{FAULT_HEADER}: {error}") from None
         if not self._lab.settings.directives:
@@ -262,6 +262,16 @@ def _body(request: Any) -> bytes:
         )
     body: bytes = request.content.getvalue()
     return body
+
+
+def _media_type(request: Any) -> str | None:
+    value = request.getHeader(b"content-type")
+    return None if value is None else _readable(value)
+
+
+def _readable(header: bytes) -> str:
+    """A header's value as text. Bytes that are none become a character no header allows."""
+    return header.decode("utf-8", "replace")
 
 
 def _fresh_identity(endpoint: Endpoint, served: Served) -> Identity:

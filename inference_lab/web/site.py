@@ -129,8 +129,8 @@ def _refusal(request: Any) -> ApiError | None:
 
 
 def _preflight(request: Any) -> bytes:
-    asked = request.requestHeaders.getRawHeaders("access-control-request-headers", [])
-    allowed = ", ".join([*asked, "authorization", "content-type", _HEADERS_OF_OURS])
+    asked = request.requestHeaders.getRawHeaders(b"access-control-request-headers", [])
+    allowed = b", ".join([*asked, b"authorization", b"content-type", _HEADERS_OF_OURS.encode()])
     request.setHeader("access-control-allow-methods", "GET, POST, DELETE, OPTIONS")
     request.setHeader("access-control-allow-headers", allowed)
     request.setHeader("access-control-max-age", "86400")
