@@ -37,13 +37,14 @@ class MemoryTransport(StringTransport):
 
 
 class Connection:
-    """One client's connection to ``resource``."""
+    """One client's connection to ``site``, or to a site of our kind around a resource."""
 
-    def __init__(self, resource: IResource, clock: Clock, site: Site | None = None) -> None:
+    def __init__(self, site: IResource | Site, clock: Clock) -> None:
+        if not isinstance(site, Site):
+            site = LabSite(site, clock)
         self.clock = clock
-        self.site = site or LabSite(resource, clock)
         self.transport = MemoryTransport()
-        self.channel: Any = self.site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1))
+        self.channel: Any = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1))
         self.channel.makeConnection(self.transport)
 
     def send(self, data: bytes) -> None:
@@ -76,6 +77,18 @@ class Connection:
         status, *lines = self.raw.partition(b"\r\n\r\n")[0].decode("ascii").split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
         return int(status.split()[1]), {name.lower(): value for name, value in pairs}
+
+    @property
+    def text(self) -> bytes:
+        """The body of the first response, framing removed."""
+        if "transfer-encoding" not in self.head[1]:
+            return self.rest
+        rest, body = self.rest, b""
+        while rest and not rest.startswith(TERMINATOR):
+            size, _, rest = rest.partition(b"\r\n")
+            body += rest[: int(size, 16)]
+            rest = rest[int(size, 16) + 2 :]
+        return body
 
     @property
     def rest(self) -> bytes:
