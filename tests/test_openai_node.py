@@ -29,46 +29,47 @@ PATHS = {"chat": CHAT, "completions": COMPLETIONS}
 
 @frozen
 class Thrown:
-    """An error: its class, its code, and the code of what caused it in the first place."""
+    """An error: its class and message, its code, and the code of its first cause."""
 
     error: str
+    message: str
     code: int | None = None
     cause: str | None = None
 
 
 # openai-node lets the errors of Node's fetch through as they are.
-CUT = Thrown("TypeError", cause="UND_ERR_SOCKET")
+CUT = Thrown("TypeError", "terminated", cause="UND_ERR_SOCKET")
 
 # None: the client throws nothing.
 OPENAI: dict[str, Thrown | None] = {
     "cut_between_frames": CUT,
     "cut_mid_frame": CUT,
     "cut_mid_frame;utf8=true": CUT,
-    "reset": Thrown("TypeError", cause="ECONNRESET"),
+    "reset": Thrown("TypeError", "terminated", cause="ECONNRESET"),
     "stall": None,
-    "error_envelope_200": Thrown("APIError", code=502),
+    "error_envelope_200": Thrown("APIError", "Provider returned error", code=502),
     "error_400_in_sse": None,
     "no_done": None,
     "no_usage": None,
-    "cancelled_499": Thrown("APIError", code=499),
+    "cancelled_499": Thrown("APIError", "CancelledError: ", code=499),
     "mid_reasoning": CUT,
     "mid_tool_call": CUT,
 }
 
-AI_CUT = Thrown("APICallError", cause="UND_ERR_SOCKET")
+AI_CUT = Thrown("APICallError", "Failed to process successful response", cause="UND_ERR_SOCKET")
 
 # What ends the AI SDK's full stream: an error that its iteration throws, or one of its parts.
 AI: dict[str, Thrown | None] = {
     "cut_between_frames": AI_CUT,
     "cut_mid_frame": AI_CUT,
     "cut_mid_frame;utf8=true": AI_CUT,
-    "reset": Thrown("APICallError", cause="ECONNRESET"),
+    "reset": Thrown("APICallError", "Failed to process successful response", cause="ECONNRESET"),
     "stall": None,
-    "error_envelope_200": Thrown("StreamProviderError", code=502),
-    "error_400_in_sse": Thrown("TypeValidationError"),
+    "error_envelope_200": Thrown("StreamProviderError", "Provider returned error", code=502),
+    "error_400_in_sse": Thrown("TypeValidationError", "Type validation failed"),
     "no_done": None,
     "no_usage": None,
-    "cancelled_499": Thrown("StreamProviderError", code=499),
+    "cancelled_499": Thrown("StreamProviderError", "CancelledError: ", code=499),
     "mid_reasoning": AI_CUT,
     "mid_tool_call": AI_CUT,
 }
@@ -154,12 +155,13 @@ def test_death(reports: Reports, call: str, fault: str) -> None:
 
 
 def check_thrown(error: Error | None, expected: Thrown | None) -> None:
-    """Class, code and first cause are those expected."""
+    """Class, message, code and first cause are those expected."""
     if expected is None:
         assert error is None
         return
     assert error is not None
     assert error.classes[0] == expected.error
+    assert error.message.startswith(expected.message)
     assert error.code == expected.code
     assert (error.cause and error.innermost.code) == expected.cause
 

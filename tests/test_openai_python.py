@@ -40,27 +40,28 @@ class Outcome:
 
 @frozen
 class Raised:
-    """An error: its class, its code, and the class of what caused it."""
+    """An error: its class and message, its code, and the class of what caused it."""
 
     error: type[openai.OpenAIError]
+    message: str
     code: str | None = None
     cause: str | None = None
 
 
-CUT = Raised(openai.APIConnectionError, cause="RemoteProtocolError")
+CUT = Raised(openai.APIConnectionError, "Connection error.", cause="RemoteProtocolError")
 
 # None: the client raises nothing.
 DEATHS: dict[str, Raised | None] = {
     "cut_between_frames": CUT,
     "cut_mid_frame": CUT,
     "cut_mid_frame;utf8=true": CUT,
-    "reset": Raised(openai.APIConnectionError, cause="ReadError"),
-    "stall": Raised(openai.APITimeoutError, cause="ReadTimeout"),
-    "error_envelope_200": Raised(openai.APIError, code="502"),
+    "reset": Raised(openai.APIConnectionError, "Connection error.", cause="ReadError"),
+    "stall": Raised(openai.APITimeoutError, "Request timed out.", cause="ReadTimeout"),
+    "error_envelope_200": Raised(openai.APIError, "Provider returned error", code="502"),
     "error_400_in_sse": None,
     "no_done": None,
     "no_usage": None,
-    "cancelled_499": Raised(openai.APIError, code="499"),
+    "cancelled_499": Raised(openai.APIError, "CancelledError: ", code="499"),
     "mid_reasoning": CUT,
     "mid_tool_call": CUT,
 }
@@ -155,10 +156,10 @@ def test_death(server: Server, path: str, fault: str, ask: Ask) -> None:
 
 
 def check_error(error: Exception | None, expected: Raised) -> None:
-    """Class, code and cause are those expected, and no status is made up."""
+    """Class, message, code and cause are those expected."""
     assert type(error) is expected.error
     assert isinstance(error, openai.APIError)
-    assert error.code == expected.code
+    assert (error.message, error.code) == (expected.message, expected.code)
     cause = error.__cause__
     assert (None if cause is None else type(cause).__name__) == expected.cause
 
