@@ -15,6 +15,7 @@ from inference_lab.content.text import (
     answer,
     from_id,
     last_word,
+    length,
     rotation,
     tail,
     token,
@@ -53,6 +54,14 @@ class WritingTests(SynchronousTestCase):
     def test_text_is_the_formula(self, i: int, r: int) -> None:
         space = " " if i else ""
         self.assertEqual(token(i, r), f"{space}{WORDS[(i + r) % 32]}{i}.")
+
+    @given(st.integers(0, 3000), rotations)
+    def test_length_is_that_of_the_text(self, count: int, r: int) -> None:
+        self.assertEqual(length(count, r), len(answer(0, count, r)))
+
+    @given(positions, rotations)
+    def test_length_grows_by_a_token(self, i: int, r: int) -> None:
+        self.assertEqual(length(i + 1, r) - length(i, r), len(token(i, r)))
 
     def test_ids(self) -> None:
         self.assertEqual(token_id(0), 1_000_000)

@@ -12,6 +12,7 @@ suffix of another, so an answer glued to a prompt (``helloamber0.``) still reads
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "answer",
     "from_id",
     "last_word",
+    "length",
     "rotation",
     "tail",
     "token",
@@ -52,6 +54,8 @@ TOKEN_PATTERN: Final = rf"(?: (?:{_ANY_WORD})[1-9][0-9]{{0,7}}|(?:{_ANY_WORD})0)
 """A regular expression (no groups) for one whole token: only token 0 lacks the space."""
 
 _COUNT: Final = len(WORDS)
+# The letters of the first n words, over two rounds.
+_LETTERS: Final = tuple(accumulate((len(word) for word in WORDS * 2), initial=0))
 _INDEX: Final = {word: index for index, word in enumerate(WORDS)}
 # Longer than any token with a position below 10**20.
 _LONGEST: Final = 32
@@ -96,6 +100,18 @@ def token(index: int, rotation: int = 0) -> str:
 def answer(start: int, stop: int, rotation: int = 0) -> str:
     """The joined text of tokens ``start`` to ``stop - 1``."""
     return "".join([token(index, rotation) for index in range(start, stop)])
+
+
+def length(count: int, rotation: int = 0) -> int:
+    """The characters of the first ``count`` tokens of an answer, without writing them."""
+    rounds, rest = divmod(count, _COUNT)
+    letters = rounds * _LETTERS[_COUNT] + _LETTERS[rotation + rest] - _LETTERS[rotation]
+    digits, power = count, 10
+    while power < count:
+        digits += count - power
+        power *= 10
+    # A dot each, and a space before each but the first.
+    return letters + digits + 2 * count - (count > 0)
 
 
 def token_id(index: int, rotation: int = 0, base: int = ID_BASE) -> int:
