@@ -93,6 +93,15 @@ class StripTests(SynchronousTestCase):
         self.assertEqual(resume_ids(spelt, OURS), Resume(3, 0, ""))
         self.assertEqual(OURS.decode(strip_ids(spelt, OURS)), "hello")
 
+    @given(prompts, st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99)), min_size=1))
+    def test_stretches_in_any_order(self, prompt: str, stretches: list[tuple[int, int]]) -> None:
+        text = prompt + "".join(answer(start, start + count) for start, count in stretches)
+        self.assertEqual(strip_text(text), strip_text(prompt))
+
+    def test_a_long_answer(self) -> None:
+        self.assertEqual(strip_text("hi" + answer(0, 50_000)), "hi")
+        self.assertEqual(strip_text("hi\n" + answer(3, 50_000)[1:]), "hi\n")
+
     def test_a_gap_does_not_stop_it(self) -> None:
         self.assertEqual(strip_text("hi " + answer(0, 3) + answer(5, 9)), "hi ")
 

@@ -17,15 +17,17 @@ def token_by_token(
 ) -> Cut | None:
     """The same the slow way, as a server does that knows no future."""
     text, unchecked = "", 0
+    ends: list[int] = []
     for n in range(1, count + 1):
         text += token(start + n - 1, rotation)[len(partial) if n == 1 else 0 :]
+        ends.append(len(text))
         if n <= min_tokens:
             unchecked = len(text)
             continue
         for stop in stops:
             at = text.find(stop, max(0, unchecked - len(stop) + 1))
             if at >= 0:
-                return Cut(n, at, stop)
+                return Cut(n, at, sum(end <= at for end in ends), stop)
         unchecked = len(text)
     return None
 
@@ -62,25 +64,25 @@ class CutTests(SynchronousTestCase):
 
     def test_cut(self) -> None:
         # amber0. birch1. cedar2.
-        self.assertEqual(first_cut(0, 9, 0, [" cedar"]), Cut(3, 15, " cedar"))
-        self.assertEqual(first_cut(0, 9, 0, ["ch1. ce"]), Cut(3, 11, "ch1. ce"))
-        self.assertEqual(first_cut(0, 9, 0, ["amber"]), Cut(1, 0, "amber"))
+        self.assertEqual(first_cut(0, 9, 0, [" cedar"]), Cut(3, 15, 2, " cedar"))
+        self.assertEqual(first_cut(0, 9, 0, ["ch1. ce"]), Cut(3, 11, 1, "ch1. ce"))
+        self.assertEqual(first_cut(0, 9, 0, ["amber"]), Cut(1, 0, 0, "amber"))
         self.assertIsNone(first_cut(0, 2, 0, [" cedar"]))
         self.assertIsNone(first_cut(0, 9, 0, []))
 
     def test_of_two_at_one_token_the_first_asked_for_wins(self) -> None:
-        self.assertEqual(first_cut(0, 9, 0, ["1", "ch"]), Cut(2, 13, "1"))
-        self.assertEqual(first_cut(0, 9, 0, ["ch", "1"]), Cut(2, 11, "ch"))
-        self.assertEqual(first_cut(0, 9, 0, ["cedar", "ch"]), Cut(2, 11, "ch"))
+        self.assertEqual(first_cut(0, 9, 0, ["1", "ch"]), Cut(2, 13, 1, "1"))
+        self.assertEqual(first_cut(0, 9, 0, ["ch", "1"]), Cut(2, 11, 1, "ch"))
+        self.assertEqual(first_cut(0, 9, 0, ["cedar", "ch"]), Cut(2, 11, 1, "ch"))
 
     def test_what_the_prompt_carries_cannot_match(self) -> None:
         self.assertIsNone(first_cut(3, 5, 0, ["cedar2. delta"]))
         self.assertIsNone(first_cut(3, 5, 0, ["delta"], partial=" d"))
-        self.assertEqual(first_cut(3, 5, 0, ["elta"], partial=" d"), Cut(1, 0, "elta"))
+        self.assertEqual(first_cut(3, 5, 0, ["elta"], partial=" d"), Cut(1, 0, 0, "elta"))
 
     def test_min_tokens(self) -> None:
-        self.assertEqual(first_cut(0, 9, 0, ["."], min_tokens=2), Cut(3, 22, "."))
-        self.assertEqual(first_cut(0, 9, 0, ["1. "], min_tokens=2), Cut(3, 13, "1. "))
+        self.assertEqual(first_cut(0, 9, 0, ["."], min_tokens=2), Cut(3, 22, 2, "."))
+        self.assertEqual(first_cut(0, 9, 0, ["1. "], min_tokens=2), Cut(3, 13, 1, "1. "))
         self.assertIsNone(first_cut(0, 9, 0, ["birch"], min_tokens=2))
 
     def test_first_token_that_has_the_number(self) -> None:
@@ -96,8 +98,8 @@ class CutTests(SynchronousTestCase):
             cut_in(["a"], [""])
 
     def test_pieces(self) -> None:
-        self.assertEqual(cut_in(["a", " b", "", " c"], ["b c"]), Cut(4, 2, "b c"))
-        self.assertEqual(cut_in(["a", " b", "", " c"], ["b"], min_tokens=1), Cut(2, 2, "b"))
+        self.assertEqual(cut_in(["a", " b", "", " c"], ["b c"]), Cut(4, 2, 1, "b c"))
+        self.assertEqual(cut_in(["a", " b", "", " c"], ["b"], min_tokens=1), Cut(2, 2, 1, "b"))
         self.assertIsNone(cut_in(["a", " b"], ["b"], min_tokens=9))
         self.assertIsNone(cut_in([], ["b"], min_tokens=1))
 

@@ -22,6 +22,7 @@ from typing import Final
 
 from inference_lab.content.text import (
     Resume,
+    answer,
     from_id,
     last_word,
     rotation,
@@ -33,6 +34,7 @@ __all__ = ["Resume", "resume_ids", "resume_text", "strip_ids", "strip_text"]
 
 # More than the characters of any two tokens.
 _TAIL_IDS: Final = 64
+_LONGEST_STRETCH: Final = 4096
 
 
 def resume_text(text: str, seed: int | None = None, *, opening: bool = False) -> Resume | None:
@@ -63,8 +65,14 @@ def strip_text(text: str, seed: int | None = None, *, opening: bool = False) -> 
     if found is None:
         return text
     end = len(text) - len(found.partial)
+    stretch = 1
     while (last := last_word(text, end)) and last[0].rotation == found.rotation:
-        end = last[1]
+        i = last[0].i
+        # Words mostly follow each other: compare whole stretches while that goes well.
+        before = answer(max(0, i + 1 - stretch), i + 1, found.rotation)
+        fits = text.endswith(before, 0, end)
+        end = end - len(before) if fits else last[1]
+        stretch = min(stretch * 4, _LONGEST_STRETCH) if fits else 1
     return text[:end]
 
 

@@ -15,7 +15,7 @@ token.  Only a stop string that ends or begins within a number (``1000.`` first 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -42,6 +42,12 @@ class Cut(NamedTuple):
     """Tokens generated, the one that completed the stop string included."""
     characters: int
     """Characters of the generated text that are sent: those before the stop string."""
+    whole: int
+    """Tokens that lie before the stop string entirely.
+
+    Who sends no more than these before the finish, and the rest of the ``characters`` with it, can
+    be cut off anywhere: the next leg then finds the same stop string at the same place.
+    """
     stop: str
     """The stop string, for ``stop_reason``."""
 
@@ -71,7 +77,8 @@ def first_cut(
         at = span.find(stop)
         if at is None:
             continue
-        cut = Cut(span.token_before(at + len(stop)) - start, at - span.begin, stop)
+        tokens = span.token_before(at + len(stop)) - start
+        cut = Cut(tokens, at - span.begin, span.token_at(at) - start, stop)
         # Of several that one token completes, the first in the request wins.
         if best is None or cut.tokens < best.tokens:
             best = cut
@@ -90,7 +97,7 @@ def cut_in(pieces: Sequence[str], stops: Sequence[str], *, min_tokens: int = 0) 
         at = text.find(stop, max(0, after - len(stop) + 1))
         if at < 0:
             continue
-        cut = Cut(bisect_left(ends, at + len(stop)) + 1, at, stop)
+        cut = Cut(bisect_left(ends, at + len(stop)) + 1, at, bisect_right(ends, at), stop)
         if best is None or cut.tokens < best.tokens:
             best = cut
     return best
