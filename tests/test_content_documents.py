@@ -153,6 +153,22 @@ class ConformingTests(SynchronousTestCase):
             for seed in range(5):
                 conforms(json.loads(document(schema, seed)), schema)
 
+    def test_numbers_are_small_where_they_may_be(self) -> None:
+        for bounds in (
+            {},
+            {"minimum": -(2**53)},
+            {"maximum": 2**53},
+            {"minimum": -(2**53), "maximum": 2**53},
+        ):
+            for seed in range(5):
+                found = json.loads(document({"type": "integer", **bounds}, seed))
+                self.assertTrue(0 <= found < 100, found)
+
+    def test_annotations_do_not_matter(self) -> None:
+        plain = {"type": "string"}
+        annotated = {**plain, "title": "T", "default": 5, "nullable": True, "$comment": "c"}
+        self.assertEqual(document(annotated), document(plain))
+
     def test_keywords_imply_their_type(self) -> None:
         self.assertEqual(document({"properties": {}}), "{}")
         self.assertEqual(document({"maxItems": 0}), "[]")
@@ -192,7 +208,7 @@ class RefusalTests(SynchronousTestCase):
         for keyword in (
             *("allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "minLength"),
             *("maxLength", "uniqueItems", "prefixItems", "contains", "patternProperties"),
-            *("propertyNames", "minProperties", "unevaluatedProperties", "nullable", "x-mine"),
+            *("propertyNames", "minProperties", "unevaluatedProperties", "x-mine"),
         ):
             inner = {"type": "string", keyword: 1}
             self.refused(inner, keyword)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +99,10 @@ class MatchTests(SynchronousTestCase):
             text = match_for(pattern, Draws(0))
         except PatternError:
             return
-        self.assertRegex(text, re.compile(pattern))
+        with warnings.catch_warnings():
+            # "[[" may come to mean something else in a later Python.
+            warnings.simplefilter("ignore", FutureWarning)
+            self.assertRegex(text, re.compile(pattern))
 
     def test_hostile_patterns_end_soon(self) -> None:
         for pattern in ("a" * 10**6, "(a?){999}" * 400, "((a*){99}){99}", "(((){99}){99}){99}"):

@@ -192,11 +192,12 @@ def _number(node: Node, whole: bool, draws: Draws) -> int | float:
             first += 1
         if last is not None and high is not None and high[1] and last * step == high[0]:
             last -= 1
-        if first is None:
-            first = 0 if last is None or last >= 0 else last - 99
-        last = first + 99 if last is None else min(last, first + 99)
-        if first > last:
+        if first is not None and last is not None and first > last:
             continue
+        # The 100 steps from 0 on, or those nearest to it.
+        low_end = max(0, first or 0) if last is None or last >= 0 else last - 99
+        first = low_end if first is None else max(first, low_end)
+        last = first + 99 if last is None else min(last, first + 99)
         start = draws.between(first, last)
         for k in (*range(start, last + 1), *range(first, start)):
             number = _spell(k * step)

@@ -3,10 +3,10 @@
 Keywords: ``type`` (one, or a list), ``enum``, ``const``, ``anyOf``, ``$ref`` and ``$defs``
 (``definitions`` too) with recursion; ``properties``, ``required``, ``additionalProperties``;
 ``items``, ``minItems``, ``maxItems``; ``minimum``, ``maximum``, ``exclusiveMinimum``,
-``exclusiveMaximum``, ``multipleOf``; ``pattern`` and ``format``.  Annotations (``title``,
-``description``, ``default``, ``examples``, ``deprecated``, ``$schema``, ``$id``, ``$comment``)
-constrain nothing and are skipped.  Any other keyword is refused by name, wherever in the schema
-it stands.
+``exclusiveMaximum``, ``multipleOf``; ``pattern`` and ``format``.  Annotations constrain nothing and
+are skipped: ``title``, ``description``, ``default``, ``examples``, ``deprecated``, ``$schema``,
+``$id``, ``$comment``, and ``nullable``, which openai-node writes for zod.  Any other keyword is
+refused by name, wherever in the schema it stands.
 
 Strict mode also demands that every property be required and none be additional.  That is not
 checked: a schema without it has conforming documents all the same, and tools without ``strict``
@@ -43,7 +43,10 @@ MOST_NODES: Final = 10_000
 MOST_LEVELS: Final = 64
 
 _ANNOTATIONS: Final = frozenset(
-    ["title", "description", "default", "examples", "deprecated", "$schema", "$id", "$comment"]
+    {
+        *("title", "description", "default", "examples", "deprecated"),
+        *("$schema", "$id", "$comment", "nullable"),
+    }
 )
 # Which type a keyword speaks of, for a schema that does not name one.
 _TYPE_OF: Final = {
