@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from attrs import frozen
@@ -9,16 +10,21 @@ from attrs import frozen
 
 @frozen
 class Job:
-    """One answer to be generated, in tokens.
+    """One answer to be generated. Lengths are in tokens.
 
     ``target`` is how many it will have, never more than ``max_tokens``.
     ``streaming`` says whether anyone wants to hear of tokens before the last.
+    Lower ``priority`` goes first, where the scheduler honours it.
+    ``block_hashes`` name the full KV blocks of the prompt.
     """
 
+    id: str
     prompt_tokens: int
     max_tokens: int
     target: int
     streaming: bool
+    priority: int = 0
+    block_hashes: Sequence[int] = ()
 
 
 class Listener(Protocol):
@@ -34,6 +40,14 @@ class Listener(Protocol):
 class Ticket(Protocol):
     """A job in the works."""
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache; 0 until the job is scheduled."""
+
+    @property
+    def state(self) -> str:
+        """``waiting``, ``prefill``, ``decode`` or ``finished``."""
+
     def abort(self) -> None:
         """Forget the job; nobody is told anything more. Idempotent."""
 
@@ -42,4 +56,7 @@ class Backend(Protocol):
     """Generates the answers of one model."""
 
     def submit(self, job: Job, listener: Listener) -> Ticket:
-        """Queue ``job``."""
+        """Queue ``job``.
+
+        :raises inference_lab.engine.requests.Refused: when it is not taken.
+        """
