@@ -8,7 +8,9 @@ from attrs import Factory, define, frozen
 from twisted.internet.interfaces import IReactorTime
 
 from inference_lab.configuration.deployment import Deployment
+from inference_lab.content.tokens import PieceTokenizer, Tokenizer
 from inference_lab.faults.grammar import ModelFault
+from inference_lab.metrics import Metrics
 from inference_lab.pacing.backend import Backend
 from inference_lab.web.wire import Wire
 
@@ -42,4 +44,9 @@ class Lab:
     clock: IReactorTime
     settings: Settings
     models: Mapping[str, Served]
+    tokenizer: Tokenizer = Factory(PieceTokenizer)
+    metrics: Metrics = Factory(Metrics)
     open: set[Wire] = Factory(set)
+
+    def __attrs_post_init__(self) -> None:
+        self.metrics.watch_streams(lambda: len(self.open))

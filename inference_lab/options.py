@@ -86,6 +86,20 @@ class Options(usage.Options):
             "Chat answer length without max_tokens.",
             _whole("default-output-tokens", 1, 2**26, "Tokens."),
         ],
+        [
+            "speed",
+            None,
+            1.0,
+            "Simulated seconds per second; 0 paces nothing.",
+            _amount("speed", "simulated seconds per second"),
+        ],
+        [
+            "max-queue",
+            None,
+            100_000,
+            "Requests that may wait per model; more are refused.",
+            _whole("max-queue", 1, 2**31, "Requests."),
+        ],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
         [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from klein.resource import KleinResource
@@ -23,11 +23,14 @@ from twisted.python.failure import Failure
 
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.loader import Loaded
+from inference_lab.engine.engine import Engine
 from inference_lab.faults.grammar import FaultError, ModelFault, parse_table
 from inference_lab.faults.modes import MODES
 from inference_lab.lab import Lab, Served, Settings
+from inference_lab.metrics import DeploymentMetrics, Metrics
 from inference_lab.options import BootError, Options
-from inference_lab.pacing.fixed_rate import FixedRate
+from inference_lab.pacing.driver import Driver
+from inference_lab.pacing.timebase import Paced, Unpaced
 from inference_lab.web.api import Api
 from inference_lab.web.site import Front, LabSite
 
@@ -49,25 +52,34 @@ def build(options: Options, reactor: Any) -> LabService:
         drain_timeout=options["drain-timeout"],
         default_output_tokens=options["default-output-tokens"],
     )
-    lab = Lab(reactor, settings, serve_models(options.loaded, reactor))
+    models, figures = serve_models(options, reactor)
+    lab = Lab(reactor, settings, models, metrics=Metrics(figures))
     site = LabSite(Front(KleinResource(Api(lab).app)), reactor)
     endpoint, named = _endpoint(options, reactor)
     port = _listen(endpoint, named, site)
     return LabService(reactor, lab, port, options.loaded, options["hardware"], _scheme(options))
 
 
-def serve_models(loaded: Loaded, reactor: Any) -> Mapping[str, Served]:
-    """Every deployment, ready to be asked, by its id and its aliases.
+def serve_models(
+    options: Options, reactor: Any
+) -> tuple[Mapping[str, Served], Sequence[DeploymentMetrics]]:
+    """Every deployment, ready to be asked, by its id and its aliases; and their figures.
 
     :raises BootError: for a ``[fault]`` table that is wrong.
     """
     models: dict[str, Served] = {}
-    for deployment in loaded.deployments:
-        served = Served(deployment, _fault(deployment), FixedRate(reactor))
+    figures: list[DeploymentMetrics] = []
+    for deployment in options.loaded.deployments:
+        engine = Engine(deployment, max_waiting=options["max-queue"])
+        figures.append(DeploymentMetrics(deployment.name, engine))
+        speed = options["speed"]
+        time = Paced(reactor, speed) if speed else Unpaced()
+        driver = Driver(engine, reactor, time, figures[-1])
+        served = Served(deployment, _fault(deployment), driver)
         models[deployment.name] = served
         for alias in deployment.aliases:
             models.setdefault(alias, served)
-    return models
+    return models, figures
 
 
 def _fault(deployment: Deployment) -> ModelFault | None:

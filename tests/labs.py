@@ -17,9 +17,9 @@ from inference_lab.configuration.schema import (
 )
 from inference_lab.faults.grammar import ModelFault
 from inference_lab.lab import Lab, Served, Settings
-from inference_lab.pacing.fixed_rate import FixedRate
 from inference_lab.web.api import Api
 from inference_lab.web.site import Front, LabSite
+from tests.fixed_rate import FixedRate
 from tests.memory import Connection
 from tests.turns import TurningClock
 

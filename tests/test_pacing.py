@@ -14,7 +14,7 @@ from inference_lab.faults.player import Player
 from inference_lab.faults.steps import AwaitToken, End, Send, Step
 from inference_lab.pacing.backend import Job, Ticket
 from inference_lab.pacing.feed import Feed, Generated
-from inference_lab.pacing.fixed_rate import TOKENS_PER_SECOND, FixedRate
+from tests.fixed_rate import TOKENS_PER_SECOND, FixedRate
 
 TICK = 1 / TOKENS_PER_SECOND
 

@@ -46,12 +46,16 @@ class Figures:
     steps: int = 0
     slips: list[float] = field(factory=list)
     left: list[Any] = field(factory=list)
+    reasons: list[str] = field(factory=list)
 
     def stepped(self, replica: object, plan: object, result: object) -> None:
         self.steps += 1
 
     def aborted(self, handle: object) -> None:
         self.left.append(handle)
+
+    def finished(self, handle: object, reason: str) -> None:
+        self.reasons.append(reason)
 
     def slipped(self, seconds: float) -> None:
         self.slips.append(seconds)
@@ -89,7 +93,7 @@ class DriverTests(SynchronousTestCase):
         self, driver: Driver, prompt: int, tokens: int, streaming: bool = True
     ) -> tuple[Seen, Any]:
         seen = Seen(self.clock)
-        return seen, driver.submit(Job("r", prompt, tokens, tokens, streaming), seen)
+        return seen, driver.submit(Job(prompt, tokens, tokens, streaming), seen)
 
     def run_for(self, seconds: float) -> None:
         """Move the clock from timer to timer, as a punctual reactor does."""

@@ -9,7 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from inference_lab.content.tokens import PieceTokenizer
 from inference_lab.web.errors import ApiError
+from inference_lab.web.prompts import read_prompt
 from inference_lab.web.requests import ChatRequest, CompletionRequest, Request, decode
 
 JSON = "application/json"
@@ -54,6 +56,11 @@ def completion(**fields: Any) -> CompletionRequest:
     return asked
 
 
+def counted(asked: ChatRequest | CompletionRequest) -> int:
+    """Tokens of a request's prompt."""
+    return read_prompt(asked, PieceTokenizer()).tokens
+
+
 class RequestCase(SynchronousTestCase):
     """What a refusal must look like."""
 
@@ -80,7 +87,7 @@ class RequestCase(SynchronousTestCase):
         try:
             asked = decode(kind, JSON, body)
             assert isinstance(asked, ChatRequest | CompletionRequest)
-            self.assertGreaterEqual(asked.prompt_tokens(), 0)
+            self.assertGreaterEqual(counted(asked), 0)
             self.assertTrue(asked.limit is None or asked.limit >= 1)
         except ApiError as error:
             self.assertIn(error.code, ("invalid_request", "invalid_json", "invalid_prompt"))
@@ -99,7 +106,7 @@ class ChatTests(RequestCase):
         self.assertFalse(asked.stream)
         self.assertFalse(asked.usage_requested)
         self.assertIsNone(asked.limit)
-        self.assertEqual(asked.messages[0].text(), "hello")
+        self.assertEqual(asked.messages[0].content, "hello")
 
     def test_content(self) -> None:
         contents: list[tuple[Any, str]] = [
@@ -108,14 +115,15 @@ class ChatTests(RequestCase):
             (None, ""),
             ([], ""),
             ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
-            ([{"type": "image_url", "image_url": {"url": "data:x"}}], ""),
-            ([{"type": "text", "text": None}, {"text": "c"}], "c"),
+            ([{"type": "image_url", "image_url": {"url": "data:x"}}], "<|image_url|>"),
+            ([{"type": "text", "text": None}, {"text": "c"}], "<|text|>c"),
         ]
         for content, text in contents:
             asked = chat(messages=[{"role": "user", "content": content}])
-            self.assertEqual(asked.messages[0].text(), text)
+            said = read_prompt(asked, PieceTokenizer()).text
+            self.assertEqual(said, f"<|user|>\n{text}<|end|>\n<|assistant|>\n")
         asked = chat(messages=[{"role": "assistant", "tool_calls": [{"id": "call_1"}]}])
-        self.assertEqual(asked.messages[0].text(), "")
+        self.assertIn('{"id":"call_1"}', read_prompt(asked, PieceTokenizer()).text)
 
     def test_unknown_fields_are_ignored(self) -> None:
         asked = chat(
@@ -152,10 +160,10 @@ class ChatTests(RequestCase):
         self.assertFalse(chat(stream_options={}).usage_requested)
 
     def test_prompt_tokens_grow_with_the_conversation(self) -> None:
-        one = chat().prompt_tokens()
+        one = counted(chat())
         self.assertGreaterEqual(one, 1)
         two = chat(messages=[*HI["messages"], {"role": "user", "content": "x" * 400}])
-        self.assertGreaterEqual(two.prompt_tokens(), one + 100)
+        self.assertGreaterEqual(counted(two), one + 100)
 
     def test_wrong_types_name_the_field(self) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
@@ -258,16 +266,16 @@ class CompletionTests(RequestCase):
 
     @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=200))
     def test_ids_are_counted_exactly(self, ids: list[int]) -> None:
-        self.assertEqual(completion(prompt=ids).prompt_tokens(), len(ids))
-        self.assertEqual(completion(prompt=[ids]).prompt_tokens(), len(ids))
+        self.assertEqual(counted(completion(prompt=ids)), len(ids))
+        self.assertEqual(counted(completion(prompt=[ids])), len(ids))
 
     @given(st.text())
     def test_text_alone_or_in_an_array_is_the_same(self, prompt: str) -> None:
         alone, inside = completion(prompt=prompt), completion(prompt=[prompt])
         self.assertEqual(alone.single_prompt(), prompt)
         self.assertEqual(alone.single_prompt(), inside.single_prompt())
-        self.assertEqual(alone.prompt_tokens(), inside.prompt_tokens())
-        self.assertEqual(alone.prompt_tokens() > 0, bool(prompt))
+        self.assertEqual(counted(alone), counted(inside))
+        self.assertEqual(counted(alone) > 0, bool(prompt))
 
     def test_a_resume_leg(self) -> None:
         asked = completion(
@@ -279,7 +287,7 @@ class CompletionTests(RequestCase):
         )
         self.assertTrue(asked.stream)
         self.assertTrue(asked.usage_requested)
-        self.assertEqual((asked.limit, asked.prompt_tokens()), (64, 4))
+        self.assertEqual((asked.limit, counted(asked)), (64, 4))
 
     def test_wrong_types_name_the_field(self) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [

@@ -26,18 +26,26 @@ class Identity:
 
 @frozen
 class Usage:
-    """Tokens billed for one leg."""
+    """Tokens billed for one leg.
+
+    ``cached_tokens`` of the prompt came from the prefix cache; they are spelt
+    out only where there are any.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The ``usage`` object, in the order real servers write it."""
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "completion_tokens": self.completion_tokens,
         }
+        if self.cached_tokens:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
 
 
 class Dialect(Protocol):

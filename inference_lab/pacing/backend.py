@@ -13,18 +13,20 @@ class Job:
     """One answer to be generated. Lengths are in tokens.
 
     ``target`` is how many it will have, never more than ``max_tokens``.
+    ``finish_reason`` is what the answer will end with.
     ``streaming`` says whether anyone wants to hear of tokens before the last.
     Lower ``priority`` goes first, where the scheduler honours it.
     ``block_hashes`` name the full KV blocks of the prompt.
     """
 
-    id: str
     prompt_tokens: int
     max_tokens: int
     target: int
     streaming: bool
+    finish_reason: str = "length"
     priority: int = 0
     block_hashes: Sequence[int] = ()
+    id: str = ""
 
 
 class Listener(Protocol):

@@ -40,6 +40,9 @@ class Observer(Protocol):
     def stepped(self, replica: Replica, plan: StepPlan, result: StepResult) -> None:
         """A step has ended."""
 
+    def finished(self, handle: Handle, reason: str) -> None:
+        """An answer is complete; ``reason`` is its finish reason."""
+
     def aborted(self, handle: Handle) -> None:
         """A client left before its answer was complete."""
 
@@ -56,9 +59,7 @@ class Driver:
         self._engine = engine
         self._time = time
         self._observer = observer
-        self._pacers = tuple(
-            _Pacer(replica, clock, time, observer) for replica in engine.replicas
-        )
+        self._pacers = tuple(_Pacer(replica, clock, time, observer) for replica in engine.replicas)
 
     def submit(self, job: Job, listener: Listener) -> _Ticket:
         """Queue ``job`` as of now; requests of one reactor turn share a batch.
@@ -75,7 +76,7 @@ class Driver:
             arrival=self._time.now(),
         )
         pacer = self._pacers[handle.replica]
-        ticket = _Ticket(handle, listener, job.streaming, self)
+        ticket = _Ticket(handle, listener, job, self)
         pacer.admit(ticket)
         return ticket
 
@@ -92,7 +93,7 @@ class _Ticket:
 
     handle: Handle
     listener: Listener
-    streaming: bool
+    job: Job
     driver: Driver
     told: int = 0
     over: bool = False
@@ -174,7 +175,7 @@ class _Pacer:
             if self._clock.seconds() >= yield_at:
                 break
         for ticket in (*first, *self._streaming.values(), *finished):
-            if ticket.streaming:
+            if ticket.job.streaming:
                 ticket.deliver()
         for ticket in finished:
             ticket.complete()
@@ -194,13 +195,14 @@ class _Pacer:
         for handle in result.joined:
             ticket = tickets.get(handle)
             # It may have left again within the step.
-            if ticket is not None and ticket.streaming and handle in result.members:
+            if ticket is not None and ticket.job.streaming and handle in result.members:
                 streaming[handle] = ticket
         first += [tickets[handle] for handle in result.first if handle in tickets]
         for handle, _ in result.finished:
             ticket = tickets.pop(handle, None)
             if ticket is not None:
                 finished.append(ticket)
+                self._observer.finished(handle, ticket.job.finish_reason)
         self._plan = self._replica.begin_step(plan.end)
 
     def _arm(self) -> None:

@@ -9,20 +9,26 @@ from typing import Any
 
 import msgspec
 from klein import Klein
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from inference_lab.content import text
+from inference_lab.content.prompt import Prompt
 from inference_lab.decision import Die, Generate, decide
 from inference_lab.dialects.base import Identity, Usage
+from inference_lab.engine.prefix import block_hashes
+from inference_lab.engine.requests import Refused
 from inference_lab.faults.grammar import Fault, FaultError, parse_header
 from inference_lab.faults.modes import MODES
 from inference_lab.faults.player import Player
 from inference_lab.faults.script import Scene
 from inference_lab.faults.steps import End
 from inference_lab.lab import Lab, Served
+from inference_lab.pacing.backend import Job, Listener, Ticket
 from inference_lab.pacing.feed import Feed, Generated
 from inference_lab.web.answers import (
     CHAT_ENDPOINT,
@@ -39,11 +45,13 @@ from inference_lab.web.errors import (
     ApiError,
     bad_fault,
     misplaced_fault,
+    refused_by_engine,
     server_error,
     unknown_model,
     unknown_path,
     wrong_method,
 )
+from inference_lab.web.prompts import read_prompt
 from inference_lab.web.requests import (
     MAX_BODY_BYTES,
     ChatRequest,
@@ -56,6 +64,10 @@ from inference_lab.web.wire import Wire
 
 MODEL_CREATED = 1_700_000_000
 """``created`` (Unix s) of every model: the same on every call and every day."""
+
+
+LARGE_BODY = 256 * 1024
+"""Bytes from which on a request's prompt is read in a thread."""
 
 
 class Api:
@@ -85,6 +97,14 @@ class Api:
         """One model."""
         return self._json(request, _card(self._served(name)))
 
+    @app.route("/metrics", methods=["GET"])
+    def metrics(self, request: Any) -> bytes:
+        """Figures for Prometheus."""
+        body = self._lab.metrics.render()
+        request.setHeader("content-type", CONTENT_TYPE_PLAIN_0_0_4)
+        request.setHeader("content-length", str(len(body)))
+        return body
+
     # -- generating --------------------------------------------------------
 
     @app.route(CHAT_ENDPOINT.path, methods=["POST"])
@@ -109,14 +129,19 @@ class Api:
         streaming = bool(asked.stream)
         header = self._header_fault(request, streaming)
         served = self._served(asked.model)
-        plan = make_plan(asked, self._lab.settings.default_output_tokens)
-        match decide(header, served.fault, endpoint.name, streaming):
-            case Die(fault):
-                return self._die(request, endpoint, body, asked, served, plan, fault)
-            case Generate() if streaming:
-                return self._stream(request, endpoint, asked, served, plan)
-            case Generate():
-                return self._whole(request, endpoint, served, plan)
+        decision = decide(header, served.fault, endpoint.name, streaming)
+
+        def answer(prompt: Prompt) -> Deferred[Any]:
+            match decision:
+                case Die(fault):
+                    return self._die(request, endpoint, body, asked, served, prompt, fault)
+                case Generate():
+                    return self._generate(request, endpoint, asked, served, prompt)
+
+        if len(body) < LARGE_BODY:
+            return answer(read_prompt(asked, self._lab.tokenizer))
+        # Counting takes long enough for other streams to notice.
+        return deferToThread(read_prompt, asked, self._lab.tokenizer).addCallback(answer)
 
     def _die(
         self,
@@ -125,7 +150,7 @@ class Api:
         body: bytes,
         asked: Request,
         served: Served,
-        plan: Plan,
+        prompt: Prompt,
         fault: Fault,
     ) -> Deferred[Any]:
         identity = fault_identity(endpoint, body, fault, served.deployment.name)
@@ -133,33 +158,60 @@ class Api:
             dialect=endpoint.dialect(identity),
             fault=fault,
             token=text.token,
-            usage=Usage(plan.usage.prompt_tokens, fault.after_chunks),
+            usage=Usage(prompt.tokens, fault.after_chunks),
             usage_requested=asked.usage_requested,
         )
-        wire = self._open(request, endpoint, fault.canonical())
+        wire = self._open(request, endpoint, fault)
         wire.play(Player(MODES[fault.mode].steps(scene), wire, self._lab.clock))
         return wire.gone
 
+    def _generate(
+        self,
+        request: Any,
+        endpoint: Endpoint,
+        asked: ChatRequest | CompletionRequest,
+        served: Served,
+        prompt: Prompt,
+    ) -> Deferred[Any]:
+        deployment = served.deployment
+        plan = make_plan(
+            asked, prompt, deployment.max_model_len, self._lab.settings.default_output_tokens
+        )
+        hashes = block_hashes(prompt.ids(self._lab.tokenizer), deployment.scheduler.block_size)
+        job = plan.job(bool(asked.stream), hashes, asked.priority or 0)
+        if asked.stream:
+            return self._stream(request, endpoint, asked, served, plan, job)
+        return self._whole(request, endpoint, served, plan, job)
+
     def _stream(
-        self, request: Any, endpoint: Endpoint, asked: Request, served: Served, plan: Plan
+        self,
+        request: Any,
+        endpoint: Endpoint,
+        asked: Request,
+        served: Served,
+        plan: Plan,
+        job: Job,
     ) -> Deferred[Any]:
         dialect = endpoint.dialect(_fresh_identity(endpoint, served))
         feed = Feed()
-        ticket = served.backend.submit(plan.job(streaming=True), feed)
-        wire = self._open(request, endpoint, "none", ticket.abort)
-        steps = healthy_steps(dialect, plan, asked.usage_requested)
+        ticket = _submit(served, job, feed)
+        wire = self._open(request, endpoint, None, ticket.abort)
+        steps = healthy_steps(dialect, plan, asked.usage_requested, ticket)
         player = Player(steps, wire, self._lab.clock, feed)
         feed.wake = player.wake
         wire.play(player)
         return wire.gone
 
-    def _whole(self, request: Any, endpoint: Endpoint, served: Served, plan: Plan) -> Deferred[Any]:
+    def _whole(
+        self, request: Any, endpoint: Endpoint, served: Served, plan: Plan, job: Job
+    ) -> Deferred[Any]:
         generated = Generated()
-        ticket = served.backend.submit(plan.job(streaming=False), generated)
+        ticket = _submit(served, job, generated)
         generated.abort = ticket.abort
 
         def respond(_: None) -> bytes:
-            body = whole_body(endpoint, _fresh_identity(endpoint, served), plan)
+            identity = _fresh_identity(endpoint, served)
+            body = whole_body(endpoint, identity, plan, ticket.cached_tokens)
             set_json(request, 200, body)
             return body
 
@@ -169,7 +221,7 @@ class Api:
         self,
         request: Any,
         endpoint: Endpoint,
-        fault: str,
+        fault: Fault | None,
         on_gone: Callable[[], None] = lambda: None,
     ) -> Wire:
         """Send the head of a stream and keep its wire until it is gone."""
@@ -178,11 +230,16 @@ class Api:
         def gone(how: End | None) -> None:
             lab.open.discard(wire)
             on_gone()
+            end = "client_left" if how is None else how.value
+            if fault is not None:
+                lab.metrics.fault_ended(fault.mode, end)
+            if wire.undelivered:
+                lab.metrics.undelivered()
             self._log.info(
                 "{path} {fault}: {end}",
                 path=endpoint.path,
-                fault=fault,
-                end="client left" if how is None else how.value,
+                fault="none" if fault is None else fault.canonical(),
+                end=end,
             )
 
         wire = Wire(request, lab.clock, lab.settings.drain_timeout, gone)
@@ -272,6 +329,13 @@ def _media_type(request: Any) -> str | None:
 def _readable(header: bytes) -> str:
     """A header's value as text. Bytes that are none become a character no header allows."""
     return header.decode("utf-8", "replace")
+
+
+def _submit(served: Served, job: Job, listener: Listener) -> Ticket:
+    try:
+        return served.backend.submit(job, listener)
+    except Refused as refusal:
+        raise refused_by_engine(refusal) from None
 
 
 def _fresh_identity(endpoint: Endpoint, served: Served) -> Identity:

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from attrs import define, field
 
+from inference_lab.engine.requests import ContextTooLong, QueueFull, Refused, TooLargeForKV
+
 FAULT_HEADER = "x-inference-lab-fault"
+
+CONTEXT_LENGTH = "context_length_exceeded"
 
 
 @define
@@ -65,6 +69,49 @@ def unknown_model(name: str, known: list[str]) -> ApiError:
         "model_not_found",
         param="model",
     )
+
+
+def prompt_too_long(prompt_tokens: int, limit: int) -> ApiError:
+    """400 in vLLM's words: the prompt alone fills the context."""
+    return bad_request(
+        f"This model's maximum context length is {limit} tokens. However, your request has "
+        f"{prompt_tokens} input tokens. Please reduce the length of the input messages.",
+        CONTEXT_LENGTH,
+        "messages",
+    )
+
+
+def answer_too_long(prompt_tokens: int, max_tokens: int, limit: int) -> ApiError:
+    """400 in vLLM's words: prompt and answer together pass the context."""
+    return bad_request(
+        f"'max_tokens' or 'max_completion_tokens' is too large: {max_tokens}. This model's "
+        f"maximum context length is {limit} tokens and your request has {prompt_tokens} input "
+        f"tokens ({max_tokens} > {limit} - {prompt_tokens}).",
+        CONTEXT_LENGTH,
+        "max_tokens",
+    )
+
+
+def refused_by_engine(refusal: Refused) -> ApiError:
+    """What the engine's refusal means to a client."""
+    match refusal:
+        case QueueFull(limit=limit):
+            return ApiError(
+                429,
+                f"The queue is full: {limit} requests are waiting. Try again later.",
+                "queue_full",
+                type="rate_limit_error",
+                headers={"Retry-After": "1"},
+            )
+        case TooLargeForKV(needed=needed, total=total):
+            return bad_request(
+                f"The request needs {needed} KV cache blocks and this deployment has {total}: "
+                "shorten the prompt or lower max_tokens.",
+                CONTEXT_LENGTH,
+            )
+        case ContextTooLong(prompt_tokens=tokens, limit=limit):
+            return prompt_too_long(tokens, limit)
+    return bad_request(str(refusal))
 
 
 def unknown_path(path: str) -> ApiError:

@@ -17,6 +17,11 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 TokenLimit = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
+MAX_TOKEN_ID = 2**63 - 1
+
+Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class StreamOptions(Struct, frozen=True):
     """``stream_options``."""
 
@@ -37,12 +42,6 @@ class Message(Struct, frozen=True):
     content: str | list[Part] | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
-    def text(self) -> str:
-        """What the turn says, its text parts joined."""
-        if isinstance(self.content, list):
-            return "".join(part.text or "" for part in self.content)
-        return self.content or ""
-
 
 class Request(Struct, frozen=True, kw_only=True):
     """What both endpoints take. Unknown fields are ignored, null counts as absent."""
@@ -50,6 +49,7 @@ class Request(Struct, frozen=True, kw_only=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: Priority | None = None
     max_tokens: TokenLimit | None = None
 
     @property
@@ -70,10 +70,6 @@ class ChatRequest(Request, frozen=True, kw_only=True):
         """The most tokens the answer may have."""
         return self.max_completion_tokens or self.max_tokens
 
-    def prompt_tokens(self) -> int:
-        """Tokens of the conversation."""
-        return _estimate("\n".join(f"{turn.role}: {turn.text()}" for turn in self.messages))
-
 
 class CompletionRequest(Request, frozen=True, kw_only=True):
     """``POST /v1/completions``. Exactly one prompt: text, or token ids."""
@@ -84,11 +80,6 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
     def limit(self) -> int | None:
         """The most tokens the answer may have."""
         return self.max_tokens
-
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt; ids are counted, never estimated."""
-        prompt = self.single_prompt()
-        return _estimate(prompt) if isinstance(prompt, str) else len(prompt)
 
     def single_prompt(self) -> str | list[int]:
         """The one prompt, out of whatever array it stands in.
@@ -103,13 +94,11 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         ids = [item for item in prompt if isinstance(item, int)]
         if not ids or len(ids) != len(prompt):
             raise _invalid_prompt()
-        if min(ids) < 0:
-            raise bad_request("prompt: token ids are not negative.", "invalid_prompt", "prompt")
+        if min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
+            raise bad_request(
+                f"prompt: token ids go from 0 to {MAX_TOKEN_ID}.", "invalid_prompt", "prompt"
+            )
         return ids
-
-
-def _estimate(text: str) -> int:
-    return -(-len(text.encode()) // 4)
 
 
 Body = TypeVar("Body", bound=Request)

@@ -44,6 +44,7 @@ class _Idle:
 class Wire:
     """One streamed response on one ``twisted.web`` request.
 
+    :ivar undelivered: whether a death did not wait for a reader any longer.
     :ivar gone: fires when a clean end is due or the client left; return it
         from the Klein handler.
     :param drain_timeout: seconds without the peer acknowledging anything after
@@ -69,6 +70,7 @@ class Wire:
         self._timer: IDelayedCall | None = None
         self._ending: End | None = None
         self._closed = False
+        self.undelivered = False
         self.gone: Deferred[None] = Deferred(self._cancelled)
         request.notifyFinish().addErrback(self._lost)
 
@@ -155,6 +157,7 @@ class Wire:
                 timeout=self._drain_timeout,
                 left=left,
             )
+            self.undelivered = True
         self._kill(self._ending, stuck=bool(left))
 
     def _kill(self, how: End, stuck: bool = False) -> None:

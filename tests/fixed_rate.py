@@ -32,6 +32,8 @@ class _Run:
     out: int = 0
     timer: IDelayedCall | None = None
     aborted: bool = False
+    cached_tokens: int = 0
+    state: str = "decode"
 
     def arm(self) -> None:
         """Set the timer for the next token, or for the last if no one listens before."""
