@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from inference_lab.dialects import sse
-from inference_lab.dialects.base import Identity, Usage
+from inference_lab.dialects.base import Identity, Said, Usage
 from inference_lab.dialects.chat import Chat
 from inference_lab.dialects.completions import Completions
 
@@ -54,14 +54,14 @@ class ChatTests(SynchronousTestCase):
 
     def test_content(self) -> None:
         self.check(
-            self.chat.content(" birch1."),
+            self.chat.content(Said(" birch1.")),
             b'"choices":[{"index":0,"delta":{"content":" birch1."},'
             b'"logprobs":null,"finish_reason":null}]',
         )
 
     def test_reasoning(self) -> None:
         self.check(
-            self.chat.reasoning("amber0."),
+            self.chat.reasoning(Said("amber0.")),
             b'"choices":[{"index":0,"delta":{"reasoning_content":"amber0."},'
             b'"logprobs":null,"finish_reason":null}]',
         )
@@ -75,7 +75,7 @@ class ChatTests(SynchronousTestCase):
             b'"logprobs":null,"finish_reason":null}]',
         )
         self.check(
-            self.chat.tool_arguments('{"query":"'),
+            self.chat.tool_arguments(Said('{"query":"')),
             b'"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,'
             b'"function":{"arguments":"{\\"query\\":\\""}}]},'
             b'"logprobs":null,"finish_reason":null}]',
@@ -88,7 +88,7 @@ class ChatTests(SynchronousTestCase):
         first, second = (call(self.chat.tool_opening(name)) for name in ("a", "b"))
         self.assertEqual((first["index"], second["index"]), (0, 1))
         self.assertNotEqual(first["id"], second["id"])
-        self.assertEqual(call(self.chat.tool_arguments("{}"))["index"], 1)
+        self.assertEqual(call(self.chat.tool_arguments(Said("{}")))["index"], 1)
 
     def test_finish(self) -> None:
         for reason in (b"stop", b"length"):
@@ -127,26 +127,26 @@ class CompletionsTests(SynchronousTestCase):
         self.assertIsNone(speaker.role())
 
     def test_content(self) -> None:
-        self.check(self.speaker.content("amber0."), b"amber0.")
-        self.check(self.speaker.content(" birch1."), b" birch1.")
+        self.check(self.speaker.content(Said("amber0.")), b"amber0.")
+        self.check(self.speaker.content(Said(" birch1.")), b" birch1.")
 
     def test_reasoning_opens_a_block_once(self) -> None:
-        self.check(self.speaker.reasoning("amber0."), b"<think>amber0.")
-        self.check(self.speaker.reasoning(" birch1."), b" birch1.")
+        self.check(self.speaker.reasoning(Said("amber0.")), b"<think>amber0.")
+        self.check(self.speaker.reasoning(Said(" birch1.")), b" birch1.")
 
     def test_content_closes_the_block_once(self) -> None:
-        self.speaker.reasoning("a")
-        self.check(self.speaker.content("b"), b"</think>b")
-        self.check(self.speaker.content("c"), b"c")
+        self.speaker.reasoning(Said("a"))
+        self.check(self.speaker.content(Said("b")), b"</think>b")
+        self.check(self.speaker.content(Said("c")), b"c")
 
     def test_tool_call_shares_a_frame_with_its_first_arguments(self) -> None:
         speaker: Any = self.speaker
         self.assertIsNone(speaker.tool_opening('look"up'))
         self.check(
-            self.speaker.tool_arguments('{"q'),
+            self.speaker.tool_arguments(Said('{"q')),
             b'{\\"name\\":\\"look\\\\\\"up\\",\\"arguments\\":{\\"q',
         )
-        self.check(self.speaker.tool_arguments("x"), b"x")
+        self.check(self.speaker.tool_arguments(Said("x")), b"x")
 
     def test_finish(self) -> None:
         self.assertEqual(
@@ -174,9 +174,9 @@ class AnyTextTests(SynchronousTestCase):
         identity = Identity("id-1", 1, model)
         chat, completions = Chat(identity), Completions(identity)
         frames = [
-            (chat.content(text), ["delta", "content"]),
-            (chat.reasoning(text), ["delta", "reasoning_content"]),
-            (completions.content(text), ["text"]),
+            (chat.content(Said(text)), ["delta", "content"]),
+            (chat.reasoning(Said(text)), ["delta", "reasoning_content"]),
+            (completions.content(Said(text)), ["text"]),
         ]
         for frame, where in frames:
             self.assertTrue(frame.startswith(b"data: {"))

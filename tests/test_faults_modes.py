@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from inference_lab.dialects.base import Identity, Usage
+from inference_lab.dialects.base import Identity, Said, Usage
 from inference_lab.dialects.chat import Chat
 from inference_lab.dialects.completions import Completions
 from inference_lab.faults.grammar import Fault
@@ -74,7 +74,7 @@ def scene(
     return Scene(
         dialect=dialect(identity),
         fault=fault,
-        token=token,
+        token=lambda index: Said(token(index)),
         usage=Usage(PROMPT_TOKENS, fault.after_chunks),
         usage_requested=usage_requested,
     )

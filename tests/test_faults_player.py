@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from inference_lab.dialects.base import Identity, Usage
+from inference_lab.dialects.base import Identity, Said, Usage
 from inference_lab.dialects.chat import Chat
 from inference_lab.faults.grammar import Fault
 from inference_lab.faults.modes import MODES
 from inference_lab.faults.player import LONGEST_TIMER, SENDS_PER_TURN, Player, Tokens
 from inference_lab.faults.script import Scene
 from inference_lab.faults.steps import AwaitToken, End, Pause, Send, Step
-from inference_lab.pacing.feed import Feed
+from inference_lab.pacing.feed import Feeds
 from tests.turns import TurningClock
 
 
@@ -79,7 +79,9 @@ def paced(count: int, seconds: float, end: End = End.CLEAN) -> Iterator[Step]:
 def fault_steps(mode: str, count: int, delay_ms: int) -> Iterator[Step]:
     fault = Fault(mode, count, delay_ms)
     identity = Identity("chatcmpl-0", 0, "m")
-    return MODES[mode].steps(Scene(Chat(identity), fault, str, Usage(1, count), True))
+    return MODES[mode].steps(
+        Scene(Chat(identity), fault, lambda i: Said(str(i)), Usage(1, count), True)
+    )
 
 
 class PacingTests(SynchronousTestCase):
@@ -275,7 +277,7 @@ class BackPressureTests(SynchronousTestCase):
 
     @given(st.lists(st.sampled_from(["pause", "resume", "turn", "second", "token"]), max_size=60))
     def test_nothing_is_lost_or_doubled(self, happenings: list[str]) -> None:
-        feed = Feed()
+        feed = Feeds()
 
         def script() -> Iterator[Step]:
             for index in range(10):
@@ -300,12 +302,12 @@ class BackPressureTests(SynchronousTestCase):
                     stage.clock.turn(1.0)
                 case "token":
                     told += 1
-                    feed.generated(1)
+                    feed.listeners[0].generated(1)
             written = b"".join(stage.outlet.data)
             self.assertEqual(written, b"0123456789"[: len(written)])
             self.assertLessEqual(len(written), told)
             self.assertLessEqual(stage.timers(), 1)
-        feed.generated(10)
+        feed.listeners[0].generated(10)
         stage.player.resume()
         stage.clock.pump([1.0] * 40)
         self.assertEqual(b"".join(stage.outlet.data), b"0123456789")
@@ -322,7 +324,11 @@ class StopTests(SynchronousTestCase):
             yield AwaitToken()
             yield Send(b"b")
 
-        pausing, awaiting, held = Stage(paced(3, 1.0)), Stage(waiting(), Feed()), Stage(paced(3, 0))
+        pausing, awaiting, held = (
+            Stage(paced(3, 1.0)),
+            Stage(waiting(), Feeds()),
+            Stage(paced(3, 0)),
+        )
         held.player.pause()
         fresh = Stage(paced(3, 1.0))
         for stage in (pausing, awaiting, held):
@@ -421,7 +427,7 @@ class BrokenScriptTests(SynchronousTestCase):
 class TokenTests(SynchronousTestCase):
     """An engine behind the script."""
 
-    def stage(self, count: int) -> tuple[Stage, Feed]:
+    def stage(self, count: int) -> tuple[Stage, Feeds]:
         def script() -> Iterator[Step]:
             yield Send(b"role ")
             for index in range(count):
@@ -429,7 +435,7 @@ class TokenTests(SynchronousTestCase):
                 yield Send(b"%d " % index)
             yield End.CLEAN
 
-        feed = Feed()
+        feed = Feeds()
         stage = Stage(script(), feed)
         feed.wake = stage.player.wake
         return stage, feed
@@ -442,20 +448,20 @@ class TokenTests(SynchronousTestCase):
         for index in range(3):
             self.assertEqual(stage.outlet.ends, [])
             stage.clock.turn(0.5)
-            feed.generated(1)
+            feed.listeners[0].generated(1)
             self.assertEqual(stage.outlet.writes[-1], (0.5 * (index + 1), b"%d " % index))
         self.assertEqual(stage.outlet.ends, [End.CLEAN])
 
     def test_tokens_of_one_step_are_one_write(self) -> None:
         stage, feed = self.stage(4)
         stage.start()
-        feed.generated(3)
+        feed.listeners[0].generated(3)
         self.assertEqual(stage.outlet.data, [b"role ", b"0 1 2 "])
-        self.assertEqual(feed.owed, 0)
+        self.assertEqual(feed.owed[0], 0)
 
     def test_tokens_before_the_start(self) -> None:
         stage, feed = self.stage(2)
-        feed.generated(2)
+        feed.listeners[0].generated(2)
         self.assertEqual(stage.outlet.data, [])
         stage.start()
         self.assertEqual(stage.outlet.data, [b"role 0 1 "])
@@ -466,31 +472,31 @@ class TokenTests(SynchronousTestCase):
         stage.start()
         stage.player.pause()
         for _ in range(4):
-            feed.generated(1)
+            feed.listeners[0].generated(1)
         self.assertEqual(stage.outlet.data, [b"role "])
         stage.player.resume()
         self.assertEqual(stage.outlet.data, [b"role ", b"0 1 2 3 "])
-        feed.generated(1)
+        feed.listeners[0].generated(1)
         self.assertEqual(stage.outlet.data[2:], [b"4 "])
 
     def test_a_pause_after_a_token_counts_from_the_token(self) -> None:
-        feed = Feed()
+        feed = Feeds()
         steps: list[Step] = [AwaitToken(), Send(b"a"), Pause(1.0), Send(b"b"), End.CLEAN]
         stage = Stage(steps, feed)
         feed.wake = stage.player.wake
         stage.start()
         stage.clock.turn(7.0)
-        feed.generated(1)
+        feed.listeners[0].generated(1)
         stage.clock.turn(1.0)
         self.assertEqual(stage.outlet.writes, [(7.0, b"a"), (8.0, b"b")])
 
     def test_waking_one_who_does_not_wait_takes_nothing(self) -> None:
-        feed = Feed()
+        feed = Feeds()
         stage = Stage(paced(3, 1.0), feed)
         feed.wake = stage.player.wake
         stage.start()
-        feed.generated(2)
-        self.assertEqual(feed.owed, 2)
+        feed.listeners[0].generated(2)
+        self.assertEqual(feed.owed[0], 2)
         self.assertEqual(stage.outlet.data, [b"0"])
 
     def test_without_an_engine_it_waits_for_ever(self) -> None:
@@ -502,7 +508,7 @@ class TokenTests(SynchronousTestCase):
     def test_a_flood_of_tokens_is_fair_and_ordered(self) -> None:
         stage, feed = self.stage(1000)
         stage.start()
-        feed.generated(1000)
+        feed.listeners[0].generated(1000)
         first = b"".join(stage.outlet.data).split()
         self.assertLess(len(first), 300)
         while stage.clock.turn():

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from inference_lab.faults.player import Player
 from inference_lab.faults.steps import AwaitToken, End, Send, Step
 from inference_lab.pacing.backend import Job, Ticket
-from inference_lab.pacing.feed import Feed, Generated
+from inference_lab.pacing.feed import Feeds, Generated
 from tests.fixed_rate import TOKENS_PER_SECOND, FixedRate
 
 TICK = 1 / TOKENS_PER_SECOND
@@ -142,34 +142,34 @@ class FeedTests(SynchronousTestCase):
     """What a stream is owed."""
 
     def test_counts(self) -> None:
-        feed = Feed()
+        feed = Feeds()
         self.assertFalse(feed.take())
-        feed.generated(2)
-        feed.generated(1)
+        feed.listeners[0].generated(2)
+        feed.listeners[0].generated(1)
         self.assertEqual([feed.take() for _ in range(4)], [True, True, True, False])
-        self.assertEqual(feed.owed, 0)
+        self.assertEqual(feed.owed[0], 0)
 
     def test_wakes_after_counting(self) -> None:
-        feed = Feed()
+        feed = Feeds()
         owed: list[int] = []
-        feed.wake = lambda: owed.append(feed.owed)
-        feed.generated(2)
-        feed.generated(3)
-        feed.completed()
+        feed.wake = lambda: owed.append(feed.owed[0])
+        feed.listeners[0].generated(2)
+        feed.listeners[0].generated(3)
+        feed.listeners[0].completed()
         self.assertEqual(owed, [2, 5])
 
     @given(st.lists(st.integers(-3, 5), max_size=50))
     def test_never_gives_what_it_was_not_given(self, happenings: list[int]) -> None:
-        feed = Feed()
+        feed = Feeds()
         given_, taken = 0, 0
         for happening in happenings:
             if happening > 0:
-                feed.generated(happening)
+                feed.listeners[0].generated(happening)
                 given_ += happening
             else:
                 taken += feed.take()
         self.assertLessEqual(taken, given_)
-        self.assertEqual(feed.owed, given_ - taken)
+        self.assertEqual(feed.owed[0], given_ - taken)
 
 
 class StreamTests(SynchronousTestCase):
@@ -190,8 +190,8 @@ class StreamTests(SynchronousTestCase):
         steps: list[Step] = [Send(b"role")]
         for index in range(3):
             steps += [AwaitToken(), Send(b"%d" % index)]
-        feed = Feed()
-        FixedRate(clock).submit(job(3), feed)
+        feed = Feeds()
+        FixedRate(clock).submit(job(3), feed.listeners[0])
         player = Player(iter([*steps, Send(b"!"), End.CLEAN]), Outlet(), clock, feed)
         feed.wake = player.wake
         player.start()
@@ -216,7 +216,7 @@ class GeneratedTests(SynchronousTestCase):
     def test_a_client_that_leaves_aborts_the_job(self) -> None:
         clock = Clock()
         whole = Generated()
-        whole.abort = FixedRate(clock).submit(job(20, streaming=False), whole).abort
+        whole.tickets = [FixedRate(clock).submit(job(20, streaming=False), whole)]
         whole.done.cancel()
         self.failureResultOf(whole.done, CancelledError)
         self.assertEqual(clock.getDelayedCalls(), [])

@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from inference_lab.dialects import sse
-from inference_lab.dialects.base import Dialect, Usage
+from inference_lab.dialects.base import Dialect, Said, Usage
 from inference_lab.faults.grammar import Fault
 from inference_lab.faults.steps import End, Pause, Send, Step
 
@@ -32,21 +32,21 @@ SPLIT_CHARACTER = "é"
 class Scene:
     """What a script plays with: one request's dialect, fault, text and usage.
 
-    ``token(i)`` is the answer's token i; ``position`` is the next one to be said.
+    ``token(i)`` is token i of this leg; ``position`` is the next one to be said.
     """
 
     dialect: Dialect
     fault: Fault
-    token: Callable[[int], str]
+    token: Callable[[int], Said]
     usage: Usage
     usage_requested: bool
     position: int = 0
 
-    def next_token(self) -> str:
+    def next_token(self) -> Said:
         """The next token of the answer, each one once."""
-        text = self.token(self.position)
+        said = self.token(self.position)
         self.position += 1
-        return text
+        return said
 
 
 class Word(Protocol):
@@ -99,7 +99,8 @@ class UnfinishedToolCall:
         opening = scene.dialect.tool_opening(TOOL_NAME)
         if opening is not None:
             yield opening
-        yield scene.dialect.tool_arguments(ARGUMENTS_OPENING + scene.next_token())
+        first = scene.next_token()
+        yield scene.dialect.tool_arguments(evolve(first, text=ARGUMENTS_OPENING + first.text))
         while True:
             yield scene.dialect.tool_arguments(scene.next_token())
 
@@ -111,7 +112,8 @@ class TornContent:
     def frames(self, scene: Scene) -> Iterator[bytes]:
         """The bytes before the cut."""
         if scene.fault.utf8:
-            whole = scene.dialect.content(scene.next_token() + SPLIT_CHARACTER)
+            said = scene.next_token()
+            whole = scene.dialect.content(evolve(said, text=said.text + SPLIT_CHARACTER))
             # From the right: the model's name stands left of the text.
             yield whole[: whole.rindex(SPLIT_CHARACTER.encode()) + 1]
         else:

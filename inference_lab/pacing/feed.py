@@ -1,4 +1,4 @@
-"""Between the engine and one stream: the tokens it is owed, as a number.
+"""Between the engine and one response: the tokens it is owed, as numbers.
 
 The engine never waits for a reader; a reader that stopped finds what it is
 owed when it reads again.
@@ -6,50 +6,83 @@ owed when it reads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from attrs import define
 from twisted.internet.defer import Deferred
 
+from inference_lab.pacing.backend import Ticket
 
-class Feed:
-    """A `Listener` for the backend on one side, `Tokens` for the player on the other."""
 
-    def __init__(self) -> None:
-        self.owed = 0
+class Feeds:
+    """The choices of one stream: `Listener`s on one side, `Tokens` for the player on the other.
+
+    :ivar owed: tokens that exist and were not taken, per choice.
+    :ivar taken: the choice that the last token was of.
+    """
+
+    def __init__(self, choices: int = 1) -> None:
+        self.taken = choices - 1
         self.wake: Callable[[], None] = _nobody
+        self.owed = [0] * choices
+        self.listeners = [_Feed(self, choice) for choice in range(choices)]
+
+    def owe(self, choice: int, count: int) -> None:
+        """``count`` more tokens of a choice are owed."""
+        self.owed[choice] += count
+        self.wake()
+
+    def take(self) -> bool:
+        """Use up one owed token, if there is one; the choices take turns."""
+        count = len(self.owed)
+        for offset in range(1, count + 1):
+            choice = (self.taken + offset) % count
+            if self.owed[choice]:
+                self.owed[choice] -= 1
+                self.taken = choice
+                return True
+        return False
+
+
+@define
+class _Feed:
+    """The `Listener` of one choice."""
+
+    feeds: Feeds
+    choice: int
 
     def generated(self, count: int) -> None:
         """``count`` more tokens are owed."""
-        self.owed += count
-        self.wake()
+        self.feeds.owe(self.choice, count)
 
     def completed(self) -> None:
         """The stream's script knows its own length: nothing to do."""
 
-    def take(self) -> bool:
-        """Use up one owed token, if there is one."""
-        if not self.owed:
-            return False
-        self.owed -= 1
-        return True
-
 
 class Generated:
-    """A `Listener` for an answer that nobody sees before it is whole.
+    """The `Listener` of an answer that nobody sees before it is whole, all choices of it.
 
-    :ivar done: fires when it is; cancelling it (the client left) aborts the job.
+    :ivar done: fires when it is; cancelling it (the client left) aborts the jobs.
     """
 
-    def __init__(self) -> None:
-        self.abort: Callable[[], None] = _nobody
+    def __init__(self, choices: int = 1) -> None:
+        self.tickets: Sequence[Ticket] = ()
         self.done: Deferred[None] = Deferred(lambda _: self.abort())
+        self._missing = choices
 
     def generated(self, count: int) -> None:
         """Never called: such a job is not streaming."""
 
     def completed(self) -> None:
-        """The answer is whole."""
-        self.done.callback(None)
+        """One choice is whole."""
+        self._missing -= 1
+        if not self._missing:
+            self.done.callback(None)
+
+    def abort(self) -> None:
+        """Forget all of it."""
+        for ticket in self.tickets:
+            ticket.abort()
 
 
 def _nobody() -> None:
