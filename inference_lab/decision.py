@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from inference_lab.content.directives import Directive
 from inference_lab.faults.grammar import Fault, ModelFault
 
 
@@ -22,11 +23,22 @@ class Generate:
     """The engine generates the answer."""
 
 
-Decision = Die | Generate
+@frozen
+class Script:
+    """A message of the request wrote the answer itself."""
+
+    directive: Directive
+
+
+Decision = Die | Script | Generate
 
 
 def decide(
-    header: Fault | None, model: ModelFault | None, endpoint: str, streaming: bool
+    header: Fault | None,
+    model: ModelFault | None,
+    endpoint: str,
+    streaming: bool,
+    directive: Directive | None = None,
 ) -> Decision:
     """Pick what answers a request to ``endpoint`` (`chat` or `completions`).
 
@@ -37,4 +49,6 @@ def decide(
         return Die(header)
     if model is not None and streaming and endpoint in model.endpoints:
         return Die(model.fault)
+    if directive is not None:
+        return Script(directive)
     return Generate()

@@ -12,6 +12,7 @@ from inference_lab.content.tokens import PieceTokenizer, Tokenizer
 from inference_lab.faults.grammar import ModelFault
 from inference_lab.metrics import Metrics
 from inference_lab.pacing.backend import Backend
+from inference_lab.web.planning import Lengths
 from inference_lab.web.wire import Wire
 
 
@@ -19,13 +20,15 @@ from inference_lab.web.wire import Wire
 class Settings:
     """What the operator chose for the whole server.
 
-    ``drain_timeout`` is in seconds, ``default_output_tokens`` in tokens: the
-    length of a chat answer whose request sets no limit.
+    ``drain_timeout`` is in seconds. ``api_keys`` are those that clients may use;
+    none at all lets everyone in.
     """
 
     directives: bool = False
     drain_timeout: float = 10.0
-    default_output_tokens: int = 256
+    lengths: Lengths = Factory(Lengths)
+    reasoning_field: str = "reasoning_content"
+    api_keys: tuple[str, ...] = ()
 
 
 @frozen

@@ -15,6 +15,9 @@ from twisted.python import usage
 
 from inference_lab import __version__
 from inference_lab.configuration.loader import ConfigError, Loaded, load, shipped_configs
+from inference_lab.content.lengths import OutputLengths
+from inference_lab.content.tokens import HuggingFaceTokenizer, PieceTokenizer, Tokenizer
+from inference_lab.content.workload import WorkloadError, load_workload
 
 
 class BootError(SystemExit):
@@ -23,6 +26,8 @@ class BootError(SystemExit):
     def __init__(self, message: object) -> None:
         super().__init__(f"inference-lab: {' '.join(str(message).split())}")
 
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 _COERCION_FAILED = "Parameter type enforcement failed: "
 
@@ -86,6 +91,14 @@ class Options(usage.Options):
             "Chat answer length without max_tokens.",
             _whole("default-output-tokens", 1, 2**26, "Tokens."),
         ],
+        ["workload", None, None, "A workload file; its output_len_dist draws answer lengths."],
+        ["tokenizer", None, None, "A Hugging Face tokenizer.json to count prompts with."],
+        [
+            "reasoning-field",
+            None,
+            "reasoning_content",
+            "What chat calls the thinking: reasoning_content or reasoning.",
+        ],
         [
             "speed",
             None,
@@ -112,6 +125,7 @@ class Options(usage.Options):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["config"] = []
+        self["api-key"] = []
 
     def opt_config(self, path: str) -> None:
         """A model's TOML file, or a folder of them. Repeatable; default: the shipped ones."""
@@ -119,6 +133,10 @@ class Options(usage.Options):
         self["config"].append(os.path.abspath(path))
 
     opt_c = opt_config
+
+    def opt_api_key(self, key: str) -> None:
+        """A key that clients must send. Repeatable; default: none is asked for."""
+        self["api-key"].append(key)
 
     def opt_version(self) -> None:
         """Print the version and exit."""
@@ -143,7 +161,18 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Load and validate the configuration, before any daemon is forked."""
         paths: list[Any] = self["config"] or [shipped_configs()]
+        self.tokenizer: Tokenizer = PieceTokenizer()
+        self.drawn_lengths: OutputLengths | None = None
         try:
             self.loaded: Loaded = load(paths, self["hardware"])
-        except ConfigError as error:
+            if self["workload"] is not None:
+                self.drawn_lengths = OutputLengths.of(load_workload(self["workload"]))
+            if self["tokenizer"] is not None:
+                self.tokenizer = HuggingFaceTokenizer(self["tokenizer"])
+        except (ConfigError, WorkloadError, ValueError, ImportError) as error:
             raise BootError(error) from None
+        if self["reasoning-field"] not in REASONING_FIELDS:
+            raise BootError(
+                f"--reasoning-field must be {' or '.join(REASONING_FIELDS)}, "
+                f"not {self['reasoning-field']!r}"
+            )

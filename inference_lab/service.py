@@ -32,6 +32,7 @@ from inference_lab.options import BootError, Options
 from inference_lab.pacing.driver import Driver
 from inference_lab.pacing.timebase import Paced, Unpaced
 from inference_lab.web.api import Api
+from inference_lab.web.planning import Lengths
 from inference_lab.web.site import Front, LabSite
 
 
@@ -50,11 +51,13 @@ def build(options: Options, reactor: Any) -> LabService:
     settings = Settings(
         directives=bool(options["enable-directives"]),
         drain_timeout=options["drain-timeout"],
-        default_output_tokens=options["default-output-tokens"],
+        lengths=Lengths(options["default-output-tokens"], options.drawn_lengths),
+        reasoning_field=options["reasoning-field"],
+        api_keys=tuple(options["api-key"]),
     )
     models, figures = serve_models(options, reactor)
-    lab = Lab(reactor, settings, models, metrics=Metrics(figures))
-    site = LabSite(Front(KleinResource(Api(lab).app)), reactor)
+    lab = Lab(reactor, settings, models, options.tokenizer, Metrics(figures))
+    site = LabSite(Front(KleinResource(Api(lab).app), settings.api_keys), reactor)
     endpoint, named = _endpoint(options, reactor)
     port = _listen(endpoint, named, site)
     return LabService(reactor, lab, port, options.loaded, options["hardware"], _scheme(options))

@@ -18,6 +18,7 @@ from inference_lab.configuration.schema import (
 from inference_lab.faults.grammar import ModelFault
 from inference_lab.lab import Lab, Served, Settings
 from inference_lab.web.api import Api
+from inference_lab.web.planning import Lengths
 from inference_lab.web.site import Front, LabSite
 from tests.fixed_rate import FixedRate
 from tests.memory import Connection
@@ -71,7 +72,7 @@ class Server:
             Settings(
                 directives=directives,
                 drain_timeout=10.0,
-                default_output_tokens=default_output_tokens,
+                lengths=Lengths(default_output_tokens),
             ),
             {MODEL: served, "lab-one": served, "modèle-é": other},
         )

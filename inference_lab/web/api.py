@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from attrs import frozen
 from klein import Klein
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet.defer import Deferred
@@ -16,10 +15,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from inference_lab.content import text
+from inference_lab.content.answers import scripted
+from inference_lab.content.directives import Directive, find_directive
 from inference_lab.content.prompt import Prompt
-from inference_lab.decision import Die, Generate, decide
-from inference_lab.dialects.base import Identity, Usage
+from inference_lab.decision import Die, Generate, Script, decide
+from inference_lab.dialects.base import Dialect, Identity, Usage
 from inference_lab.engine.prefix import block_hashes
 from inference_lab.engine.requests import Refused
 from inference_lab.faults.grammar import Fault, FaultError, parse_header
@@ -29,19 +29,18 @@ from inference_lab.faults.script import Scene
 from inference_lab.faults.steps import End
 from inference_lab.lab import Lab, Served
 from inference_lab.pacing.backend import Job, Listener, Ticket
-from inference_lab.pacing.feed import Feed, Generated
-from inference_lab.web.answers import (
+from inference_lab.pacing.feed import Feeds, Generated
+from inference_lab.web.decoding import MAX_BODY_BYTES, Body, decode
+from inference_lab.web.endpoints import (
     CHAT_ENDPOINT,
     COMPLETIONS_ENDPOINT,
     Endpoint,
-    Plan,
     fault_identity,
-    healthy_steps,
-    make_plan,
-    whole_body,
+    fresh_identity,
 )
 from inference_lab.web.errors import (
     FAULT_HEADER,
+    RESUME_HEADER,
     ApiError,
     bad_fault,
     misplaced_fault,
@@ -51,15 +50,16 @@ from inference_lab.web.errors import (
     unknown_path,
     wrong_method,
 )
-from inference_lab.web.prompts import read_prompt
+from inference_lab.web.planning import Plan, fault_answer, make_plan
+from inference_lab.web.prompts import message_text, read_prompt, tokenizable
 from inference_lab.web.requests import (
-    MAX_BODY_BYTES,
     ChatRequest,
     CompletionRequest,
-    Request,
-    decode,
+    DetokenizeRequest,
+    TokenizeRequest,
 )
 from inference_lab.web.site import set_json
+from inference_lab.web.speech import Speech, engine_steps, whole_body, written_steps
 from inference_lab.web.wire import Wire
 
 MODEL_CREATED = 1_700_000_000
@@ -68,6 +68,27 @@ MODEL_CREATED = 1_700_000_000
 
 LARGE_BODY = 256 * 1024
 """Bytes from which on a request's prompt is read in a thread."""
+
+
+@frozen
+class Exchange:
+    """One request to generate, understood: who asks what of whom, and how to say it."""
+
+    request: Any
+    endpoint: Endpoint
+    asked: ChatRequest | CompletionRequest
+    served: Served
+    prompt: Prompt
+    speech: Speech
+
+    def fresh_identity(self) -> Identity:
+        """Who a healthy answer says it is."""
+        return fresh_identity(self.endpoint, self.served.deployment.name)
+
+    def speakers(self, identity: Identity) -> Sequence[Dialect]:
+        """One speaker a choice."""
+        dialect, style = self.endpoint.dialect, self.speech.style
+        return [dialect(identity, style, index) for index in range(self.asked.choices)]
 
 
 class Api:
@@ -105,122 +126,168 @@ class Api:
         request.setHeader("content-length", str(len(body)))
         return body
 
+    # -- tokens ------------------------------------------------------------
+
+    @app.route("/tokenize", methods=["POST"])
+    def tokenize(self, request: Any) -> bytes:
+        """The ids of a text or of a chat."""
+        asked = self._decoded(request, TokenizeRequest)
+        served = self._served(asked.model)
+        tokenizer = self._lab.tokenizer
+        ids = tokenizer.encode(tokenizable(asked))
+        return self._json(
+            request,
+            {
+                "count": len(ids),
+                "max_model_len": served.deployment.max_model_len,
+                "tokens": ids,
+                "token_strs": [tokenizer.decode([id]) for id in ids]
+                if asked.return_token_strs
+                else None,
+            },
+        )
+
+    @app.route("/detokenize", methods=["POST"])
+    def detokenize(self, request: Any) -> bytes:
+        """The text of ids."""
+        asked = self._decoded(request, DetokenizeRequest)
+        self._served(asked.model)
+        return self._json(request, {"prompt": self._lab.tokenizer.decode(asked.tokens)})
+
+    def _decoded(self, request: Any, kind: type[Body]) -> Body:
+        return decode(kind, _media_type(request), _body(request))
+
     # -- generating --------------------------------------------------------
 
     @app.route(CHAT_ENDPOINT.path, methods=["POST"])
-    def chat(self, request: Any) -> Deferred[Any]:
+    def chat(self, request: Any) -> Any:
         """A chat answer, streamed or not."""
-        body = _body(request)
-        asked = decode(ChatRequest, _media_type(request), body)
-        return self._answer(request, CHAT_ENDPOINT, body, asked)
+        return self._answer(request, CHAT_ENDPOINT, self._decoded(request, ChatRequest))
 
     @app.route(COMPLETIONS_ENDPOINT.path, methods=["POST"])
-    def completions(self, request: Any) -> Deferred[Any]:
+    def completions(self, request: Any) -> Any:
         """A completion, streamed or not."""
-        body = _body(request)
-        asked = decode(CompletionRequest, _media_type(request), body)
-        asked.single_prompt()
-        return self._answer(request, COMPLETIONS_ENDPOINT, body, asked)
+        asked = self._decoded(request, CompletionRequest)
+        return self._answer(request, COMPLETIONS_ENDPOINT, asked)
 
     def _answer(
-        self, request: Any, endpoint: Endpoint, body: bytes, asked: ChatRequest | CompletionRequest
-    ) -> Deferred[Any]:
+        self, request: Any, endpoint: Endpoint, asked: ChatRequest | CompletionRequest
+    ) -> Any:
         """Refuse in the order fault, model, limits; then decide, and answer."""
+        lab = self._lab
         streaming = bool(asked.stream)
         header = self._header_fault(request, streaming)
         served = self._served(asked.model)
-        decision = decide(header, served.fault, endpoint.name, streaming)
+        decision = decide(header, served.fault, endpoint.name, streaming, self._directive(asked))
 
-        def answer(prompt: Prompt) -> Deferred[Any]:
+        def answer(prompt: Prompt) -> Any:
+            request.setHeader(RESUME_HEADER, prompt.header)
+            speech = Speech.of(asked, prompt, lab.tokenizer, lab.settings.reasoning_field)
+            exchange = Exchange(request, endpoint, asked, served, prompt, speech)
             match decision:
                 case Die(fault):
-                    return self._die(request, endpoint, body, asked, served, prompt, fault)
+                    return self._die(exchange, fault)
+                case Script(directive):
+                    return self._script(exchange, directive)
                 case Generate():
-                    return self._generate(request, endpoint, asked, served, prompt)
+                    return self._generate(exchange)
 
-        if len(body) < LARGE_BODY:
-            return answer(read_prompt(asked, self._lab.tokenizer))
+        if request.content.tell() < LARGE_BODY:
+            return answer(read_prompt(asked, lab.tokenizer))
         # Counting takes long enough for other streams to notice.
-        return deferToThread(read_prompt, asked, self._lab.tokenizer).addCallback(answer)
+        return deferToThread(read_prompt, asked, lab.tokenizer).addCallback(answer)
 
-    def _die(
-        self,
-        request: Any,
-        endpoint: Endpoint,
-        body: bytes,
-        asked: Request,
-        served: Served,
-        prompt: Prompt,
-        fault: Fault,
-    ) -> Deferred[Any]:
-        identity = fault_identity(endpoint, body, fault, served.deployment.name)
+    def _directive(self, asked: ChatRequest | CompletionRequest) -> Directive | None:
+        if not self._lab.settings.directives or not isinstance(asked, ChatRequest):
+            return None
+        return find_directive(message_text(message) for message in asked.messages)
+
+    def _die(self, exchange: Exchange, fault: Fault) -> Deferred[Any]:
+        name = exchange.served.deployment.name
+        body = _body(exchange.request)
+        identity = fault_identity(exchange.endpoint, body, fault, name)
+        answer = fault_answer(exchange.asked, exchange.prompt, self._lab.tokenizer)
         scene = Scene(
-            dialect=endpoint.dialect(identity),
+            dialect=exchange.endpoint.dialect(identity, exchange.speech.style),
             fault=fault,
-            token=text.token,
-            usage=Usage(prompt.tokens, fault.after_chunks),
-            usage_requested=asked.usage_requested,
+            token=lambda index: exchange.speech.said(answer.piece(index)),
+            usage=Usage(exchange.prompt.tokens, fault.after_chunks),
+            usage_requested=exchange.asked.usage_requested,
         )
-        wire = self._open(request, endpoint, fault)
+        wire = self._open(exchange, fault)
         wire.play(Player(MODES[fault.mode].steps(scene), wire, self._lab.clock))
         return wire.gone
 
-    def _generate(
-        self,
-        request: Any,
-        endpoint: Endpoint,
-        asked: ChatRequest | CompletionRequest,
-        served: Served,
-        prompt: Prompt,
-    ) -> Deferred[Any]:
-        deployment = served.deployment
+    def _script(self, exchange: Exchange, directive: Directive) -> Any:
+        answer = scripted(directive, self._lab.tokenizer)
+        plan = Plan(exchange.prompt, answer, answer.tokens, exchange.asked.choices)
+        identity = exchange.fresh_identity()
+        if not exchange.asked.stream:
+            return self._respond(exchange, identity, plan, plan.usage())
+        usage = plan.usage if exchange.asked.usage_requested else None
+        steps = written_steps(exchange.speakers(identity), answer, exchange.speech, usage)
+        wire = self._open(exchange, None)
+        wire.play(Player(steps, wire, self._lab.clock))
+        return wire.gone
+
+    def _generate(self, exchange: Exchange) -> Deferred[Any]:
+        deployment, asked = exchange.served.deployment, exchange.asked
+        tokenizer = self._lab.tokenizer
         plan = make_plan(
-            asked, prompt, deployment.max_model_len, self._lab.settings.default_output_tokens
+            asked,
+            exchange.prompt,
+            deployment.max_model_len,
+            self._lab.settings.lengths,
+            tokenizer,
         )
-        hashes = block_hashes(prompt.ids(self._lab.tokenizer), deployment.scheduler.block_size)
+        hashes = block_hashes(exchange.prompt.ids(tokenizer), deployment.scheduler.block_size)
         job = plan.job(bool(asked.stream), hashes, asked.priority or 0)
         if asked.stream:
-            return self._stream(request, endpoint, asked, served, plan, job)
-        return self._whole(request, endpoint, served, plan, job)
+            return self._stream(exchange, plan, job)
+        return self._whole(exchange, plan, job)
 
-    def _stream(
-        self,
-        request: Any,
-        endpoint: Endpoint,
-        asked: Request,
-        served: Served,
-        plan: Plan,
-        job: Job,
-    ) -> Deferred[Any]:
-        dialect = endpoint.dialect(_fresh_identity(endpoint, served))
-        feed = Feed()
-        ticket = _submit(served, job, feed)
-        wire = self._open(request, endpoint, None, ticket.abort)
-        steps = healthy_steps(dialect, plan, asked.usage_requested, ticket)
-        player = Player(steps, wire, self._lab.clock, feed)
-        feed.wake = player.wake
+    def _stream(self, exchange: Exchange, plan: Plan, job: Job) -> Deferred[Any]:
+        feeds = Feeds(plan.choices)
+        tickets = _submit(exchange.served, job, feeds.listeners)
+
+        def usage() -> Usage:
+            return plan.usage(tickets[0].cached_tokens)
+
+        def left() -> None:
+            for ticket in tickets:
+                ticket.abort()
+
+        steps = engine_steps(
+            exchange.speakers(exchange.fresh_identity()),
+            plan,
+            exchange.speech,
+            feeds,
+            usage if exchange.asked.usage_requested else None,
+        )
+        wire = self._open(exchange, None, left)
+        player = Player(steps, wire, self._lab.clock, feeds)
+        feeds.wake = player.wake
         wire.play(player)
         return wire.gone
 
-    def _whole(
-        self, request: Any, endpoint: Endpoint, served: Served, plan: Plan, job: Job
-    ) -> Deferred[Any]:
-        generated = Generated()
-        ticket = _submit(served, job, generated)
-        generated.abort = ticket.abort
+    def _whole(self, exchange: Exchange, plan: Plan, job: Job) -> Deferred[Any]:
+        generated = Generated(plan.choices)
+        generated.tickets = _submit(exchange.served, job, [generated] * plan.choices)
 
         def respond(_: None) -> bytes:
-            identity = _fresh_identity(endpoint, served)
-            body = whole_body(endpoint, identity, plan, ticket.cached_tokens)
-            set_json(request, 200, body)
-            return body
+            usage = plan.usage(generated.tickets[0].cached_tokens)
+            return self._respond(exchange, exchange.fresh_identity(), plan, usage)
 
         return generated.done.addCallback(respond)
 
+    def _respond(self, exchange: Exchange, identity: Identity, plan: Plan, usage: Usage) -> bytes:
+        body = whole_body(exchange.endpoint, identity, plan, exchange.speech, usage)
+        set_json(exchange.request, 200, body)
+        return body
+
     def _open(
         self,
-        request: Any,
-        endpoint: Endpoint,
+        exchange: Exchange,
         fault: Fault | None,
         on_gone: Callable[[], None] = lambda: None,
     ) -> Wire:
@@ -237,12 +304,12 @@ class Api:
                 lab.metrics.undelivered()
             self._log.info(
                 "{path} {fault}: {end}",
-                path=endpoint.path,
+                path=exchange.endpoint.path,
                 fault="none" if fault is None else fault.canonical(),
                 end=end,
             )
 
-        wire = Wire(request, lab.clock, lab.settings.drain_timeout, gone)
+        wire = Wire(exchange.request, lab.clock, lab.settings.drain_timeout, gone)
         lab.open.add(wire)
         wire.open()
         return wire
@@ -267,7 +334,10 @@ class Api:
             raise misplaced_fault('needs a streaming request: set "stream": true', MODES)
         return fault
 
-    def _served(self, name: str) -> Served:
+    def _served(self, name: str | None) -> Served:
+        if name is None:
+            # The routes that need no model take any: all count alike.
+            return next(iter(self._lab.models.values()))
         try:
             return self._lab.models[name]
         except KeyError:
@@ -331,15 +401,17 @@ def _readable(header: bytes) -> str:
     return header.decode("utf-8", "replace")
 
 
-def _submit(served: Served, job: Job, listener: Listener) -> Ticket:
+def _submit(served: Served, job: Job, listeners: Sequence[Listener]) -> list[Ticket]:
+    """Queue ``job`` once for each listener: all, or none of them."""
+    tickets: list[Ticket] = []
     try:
-        return served.backend.submit(job, listener)
+        for listener in listeners:
+            tickets.append(served.backend.submit(job, listener))
     except Refused as refusal:
+        for ticket in tickets:
+            ticket.abort()
         raise refused_by_engine(refusal) from None
-
-
-def _fresh_identity(endpoint: Endpoint, served: Served) -> Identity:
-    return Identity(endpoint.id_prefix + uuid.uuid4().hex, int(time.time()), served.deployment.name)
+    return tickets
 
 
 def _card(served: Served) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from attrs import define, field
 from inference_lab.engine.requests import ContextTooLong, QueueFull, Refused, TooLargeForKV
 
 FAULT_HEADER = "x-inference-lab-fault"
+RESUME_HEADER = "x-inference-lab-resume"
 
 CONTEXT_LENGTH = "context_length_exceeded"
 
@@ -46,6 +47,15 @@ class ApiError(Exception):
 def bad_request(message: str, code: str = "invalid_request", param: str | None = None) -> ApiError:
     """400."""
     return ApiError(400, message, code, param=param)
+
+
+def wrong_key(key: bytes) -> ApiError:
+    """401: no key, or none of ours. The key is not told back in full."""
+    if not key:
+        problem = "You didn't provide an API key: send it as `Authorization: Bearer KEY`."
+    else:
+        problem = f"Incorrect API key provided: {key[:3].decode('ascii', 'replace')}***."
+    return ApiError(401, problem, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def bad_fault(message: str) -> ApiError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
+import uuid
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -10,16 +13,20 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from inference_lab.faults.modes import MODES
+from inference_lab.web.decoding import MAX_BODY_BYTES
 from inference_lab.web.errors import (
     FAULT_HEADER,
     ApiError,
     bad_request,
     misplaced_fault,
+    wrong_key,
 )
-from inference_lab.web.requests import MAX_BODY_BYTES
 
 GENERATING_PATHS = (b"/v1/chat/completions", b"/v1/completions")
 """Where a fault header can be honoured at all."""
+
+OPEN_PATHS = (b"/health", b"/metrics")
+"""What needs no key, even where keys are asked for."""
 
 _HEADERS_OF_OURS = "x-inference-lab-fault, x-inference-lab-session"
 _EXPOSED = "x-request-id, x-inference-lab-fault-applied, x-inference-lab-resume, retry-after"
@@ -72,9 +79,10 @@ class Front(Resource):
 
     isLeaf = True
 
-    def __init__(self, routes: IResource) -> None:
+    def __init__(self, routes: IResource, api_keys: Sequence[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._routes = routes
+        self._api_keys = [key.encode() for key in api_keys]
 
     def render(self, request: Any) -> Any:
         """Answer a preflight or a misplaced fault header; else let the routes."""
@@ -82,11 +90,28 @@ class Front(Resource):
         request.setHeader("access-control-expose-headers", _EXPOSED)
         if request.method == b"OPTIONS":
             return _preflight(request)
-        refusal = _refusal(request)
+        request.setHeader("x-request-id", _request_id(request))
+        refusal = self._unauthorized(request) or _refusal(request)
         if refusal is not None:
             respond(request, refusal)
             return NOT_DONE_YET
         return self._routes.render(request)
+
+    def _unauthorized(self, request: Any) -> ApiError | None:
+        if not self._api_keys or request.path in OPEN_PATHS:
+            return None
+        sent = request.requestHeaders.getRawHeaders(b"authorization", [b""])[0]
+        scheme, _, key = sent.partition(b" ")
+        if scheme.lower() == b"bearer" and any(
+            hmac.compare_digest(key.strip(), known) for known in self._api_keys
+        ):
+            return None
+        return wrong_key(key)
+
+
+def _request_id(request: Any) -> bytes:
+    sent: bytes = request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
+    return sent or uuid.uuid4().hex.encode()
 
 
 def respond(request: Any, error: ApiError) -> None:
