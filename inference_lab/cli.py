@@ -13,6 +13,7 @@ usage: inference-lab COMMAND [options]
 
 commands:
   serve    run the server in the foreground (the same as `twistd -n inference-lab`)
+  explain  price one step of a model on its GPUs, without a server
 
 `inference-lab COMMAND --help` lists a command's options.
 """
@@ -24,12 +25,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     match words:
         case ["serve", *rest]:
             serve(rest)
+        case ["explain", *rest]:
+            from inference_lab import explain_command
+
+            raise SystemExit(explain_command.main(rest))
         case [] | ["--help" | "-h" | "help", *_]:
             print(USAGE, end="")
         case ["--version", *_]:
             print(f"inference-lab {__version__}")
         case [unknown, *_]:
-            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve")
+            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve, explain")
 
 
 def serve(argv: Sequence[str]) -> None:
