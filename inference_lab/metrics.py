@@ -104,7 +104,8 @@ class _Gaps:
                 self.interrupted[handle] = since
         for since in self.resumed.values():
             self.histogram.observe(plan.end - since)
-        self.histogram.observe(plan.end - plan.start, result.decoded - len(self.resumed))
+        if together := result.decoded - len(self.resumed):
+            self.histogram.observe(plan.end - plan.start, together)
         self.resumed.clear()
         for handle in result.joined:
             if handle in self.interrupted:
@@ -141,13 +142,13 @@ class DeploymentMetrics(Collector):
     def stepped(self, replica: Replica, plan: StepPlan, result: StepResult) -> None:
         """A step has ended."""
         self._step.observe(plan.tokens)
-        if result.decoded:
+        if result.decoded or result.left or result.joined:
             self._gaps[replica.index].stepped(plan, result)
         for handle in result.first:
             assert handle.first_token_at is not None
             assert handle.scheduled_at is not None
-            self._first_token.observe(handle.first_token_at - handle.arrival)
-            self._queue.observe(handle.scheduled_at - handle.arrival)
+            self._first_token.observe(handle.first_token_at - _arrival(handle))
+            self._queue.observe(handle.scheduled_at - _arrival(handle))
             self._prefill.observe(handle.first_token_at - handle.scheduled_at)
 
     def finished(self, handle: Handle, reason: str) -> None:
@@ -155,7 +156,7 @@ class DeploymentMetrics(Collector):
         assert handle.finished_at is not None
         assert handle.first_token_at is not None
         self._ended[reason] += 1
-        self._whole.observe(handle.finished_at - handle.arrival)
+        self._whole.observe(handle.finished_at - _arrival(handle))
         self._decode.observe(handle.finished_at - handle.first_token_at)
         self._prompt.observe(handle.prompt_tokens)
         self._generation.observe(handle.produced)
@@ -226,6 +227,16 @@ class DeploymentMetrics(Collector):
         for reason, count in self._ended.items():
             ended.add_metric([self._model, reason], count)
         yield ended
+
+
+def _arrival(handle: Handle) -> float:
+    """When the request came, in the engine's time.
+
+    When the engine is late, wall time is ahead of the step that takes a request in:
+    for the engine it came when that step began.
+    """
+    assert handle.scheduled_at is not None
+    return min(handle.arrival, handle.scheduled_at)
 
 
 class _Deployments(Collector):
