@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.live import (
     CHAT,
     COMPLETIONS,
     PATIENCE,
+    REPOSITORY,
     Exchange,
     RawClient,
     Server,
@@ -112,14 +114,15 @@ class Timed:
     arrivals: list[tuple[float, int]] = field(factory=list)
     """When bytes came, and how many frames had come by then."""
     data: bytes = b""
+    enough: Event = field(factory=Event)
 
     def read(self) -> Timed:
-        """Ask, and read to the end of the stream."""
+        """Ask, and read to the end of the stream, or until it is ``enough``."""
         with RawClient(self.server.address) as client:
             self.sent = time.time()
             client.send(request_bytes(COMPLETIONS, self.body))
             frames = 0
-            while not self.data.endswith(b"0\r\n\r\n"):
+            while not (self.data.endswith(b"0\r\n\r\n") or self.enough.is_set()):
                 piece = client.receive()
                 assert piece, self.data[-200:]
                 self.data += piece
@@ -434,3 +437,39 @@ def test_models_tell_their_context(server: Server, tmp_path: Path) -> None:
     with llama(tmp_path, more=["max_model_len = 4096"]) as other:
         (shorter,) = ask(other, "/v1/models").json["data"]
     assert shorter == {**card, "max_model_len": 4096}, "created is the same everywhere"
+
+
+# -- long prompts ----------------------------------------------------------------
+
+
+def long_prompt(kind: str) -> dict[str, Any]:
+    """A request whose prompt nearly fills a context of a million tokens."""
+    numbers = "".join(f"{number:07x} " for number in range(380_000))
+    match kind:
+        case "ids":
+            return completions_body(prompt=[n % 100_000 for n in range(1_000_000)], max_tokens=1)
+        case "text":
+            return completions_body(prompt=numbers, max_tokens=1)
+        case _:
+            return chat_body(messages=[{"role": "user", "content": numbers}], max_tokens=1)
+
+
+@pytest.mark.parametrize("kind", ["ids", "text", "chat"])
+def test_a_million_tokens_do_not_stop_the_others(kind: str) -> None:
+    """While a prompt of a million tokens is read, counted and named, other streams go on."""
+    path = CHAT if kind == "chat" else COMPLETIONS
+    long = request_bytes(path, long_prompt(kind))
+    config = str(REPOSITORY / "configs" / "deepseek-v4-flash.toml")
+    # At this speed its own prefill is short.
+    with serve("--config", config, "--speed", "10") as server, ThreadPoolExecutor(1) as pool:
+        other = Timed(server, completions_body(max_tokens=1_000_000))
+        running = pool.submit(other.read)
+        until(server, lambda now: now.running == 1)
+        with RawClient(server.address) as client:
+            client.send(long)
+            answer = client.read()
+        assert answer.events[-2]["usage"]["prompt_tokens"] > 990_000
+        assert not running.done()
+        other.enough.set()
+        running.result()
+        assert other.longest_gap < 1.0

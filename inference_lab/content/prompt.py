@@ -171,5 +171,6 @@ def ids_prompt(ids: Sequence[int], tokenizer: Tokenizer, seed: int | None = None
     """The prompt of a completion request that sent ids: exactly ``len(ids)`` tokens."""
     given = tuple(ids)
     found = resume_ids(given, tokenizer, seed)
-    key = tokenizer.decode(strip_ids(given, tokenizer, seed) if found else given)
-    return Prompt(tokenizer.decode(given), len(given), found, key, given)
+    text = tokenizer.decode(given)
+    key = tokenizer.decode(strip_ids(given, tokenizer, seed)) if found else text
+    return Prompt(text, len(given), found, key, given)

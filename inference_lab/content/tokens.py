@@ -219,7 +219,8 @@ def _count_other(text: str) -> int:
     return total
 
 
-@lru_cache(maxsize=65_536)
+# The largest vocabularies in use are of this size; prompts of ids are long.
+@lru_cache(maxsize=262_144)
 def _piece(id: int) -> bytes:
     if id >= ID_BASE or id < 0:
         return _answer_text(id, ID_BASE).encode()

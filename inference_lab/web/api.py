@@ -18,6 +18,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from inference_lab.content.answers import scripted
 from inference_lab.content.directives import Directive, find_directive
 from inference_lab.content.prompt import Prompt
+from inference_lab.content.tokens import Tokenizer
 from inference_lab.decision import Die, Generate, Script, decide
 from inference_lab.dialects.base import Dialect, Identity, Usage
 from inference_lab.engine.prefix import block_hashes
@@ -180,7 +181,7 @@ class Api:
         served = self._served(asked.model)
         decision = decide(header, served.fault, endpoint.name, streaming, self._directive(asked))
 
-        def answer(prompt: Prompt) -> Any:
+        def answer(prompt: Prompt, hashes: Sequence[int] | None = None) -> Any:
             request.setHeader(RESUME_HEADER, prompt.header)
             speech = Speech.of(asked, prompt, lab.tokenizer, lab.settings.reasoning_field)
             exchange = Exchange(request, endpoint, asked, served, prompt, speech)
@@ -190,12 +191,16 @@ class Api:
                 case Script(directive):
                     return self._script(exchange, directive)
                 case Generate():
-                    return self._generate(exchange)
+                    return self._generate(exchange, hashes)
 
-        if request.content.tell() < LARGE_BODY:
+        def read_long() -> tuple[Prompt, Sequence[int]]:
+            prompt = read_prompt(asked, lab.tokenizer)
+            return prompt, _block_hashes(prompt, served, lab.tokenizer)
+
+        if len(_body(request)) < LARGE_BODY:
             return answer(read_prompt(asked, lab.tokenizer))
         # Counting takes long enough for other streams to notice.
-        return deferToThread(read_prompt, asked, lab.tokenizer).addCallback(answer)
+        return deferToThread(read_long).addCallback(lambda read: answer(*read))
 
     def _directive(self, asked: ChatRequest | CompletionRequest) -> Directive | None:
         if not self._lab.settings.directives or not isinstance(asked, ChatRequest):
@@ -230,7 +235,7 @@ class Api:
         wire.play(Player(steps, wire, self._lab.clock))
         return wire.gone
 
-    def _generate(self, exchange: Exchange) -> Deferred[Any]:
+    def _generate(self, exchange: Exchange, hashes: Sequence[int] | None = None) -> Deferred[Any]:
         deployment, asked = exchange.served.deployment, exchange.asked
         tokenizer = self._lab.tokenizer
         plan = make_plan(
@@ -240,7 +245,8 @@ class Api:
             self._lab.settings.lengths,
             tokenizer,
         )
-        hashes = block_hashes(exchange.prompt.ids(tokenizer), deployment.scheduler.block_size)
+        if hashes is None:
+            hashes = _block_hashes(exchange.prompt, exchange.served, tokenizer)
         job = plan.job(bool(asked.stream), hashes, asked.priority or 0)
         if asked.stream:
             return self._stream(exchange, plan, job)
@@ -370,6 +376,10 @@ class Api:
         body = msgspec.json.encode(value)
         set_json(request, 200, body)
         return body
+
+
+def _block_hashes(prompt: Prompt, served: Served, tokenizer: Tokenizer) -> Sequence[int]:
+    return block_hashes(prompt.ids(tokenizer), served.deployment.scheduler.block_size)
 
 
 def _refuse(request: Any, error: ApiError) -> bytes:
