@@ -12,7 +12,7 @@ from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.loader import load, shipped_configs
 from inference_lab.engine.engine import Engine
 from inference_lab.pacing.backend import Job
-from inference_lab.pacing.driver import LATEST, SLICE_STEPS, Driver
+from inference_lab.pacing.driver import LATEST, LONGEST_READING, SLICE_STEPS, Driver
 from inference_lab.pacing.timebase import Paced, Timebase, Unpaced
 
 
@@ -90,10 +90,16 @@ class DriverTests(SynchronousTestCase):
         return Driver(self.engine, self.clock, time or Paced(self.clock), self.figures)
 
     def start(
-        self, driver: Driver, prompt: int, tokens: int, streaming: bool = True
+        self,
+        driver: Driver,
+        prompt: int,
+        tokens: int,
+        streaming: bool = True,
+        asked_at: float | None = None,
     ) -> tuple[Seen, Any]:
         seen = Seen(self.clock)
-        return seen, driver.submit(Job(prompt, tokens, tokens, streaming), seen)
+        job = Job(prompt, tokens, tokens, streaming, asked_at=asked_at)
+        return seen, driver.submit(job, seen)
 
     def run_for(self, seconds: float) -> None:
         """Move the clock from timer to timer, as a punctual reactor does."""
@@ -149,6 +155,60 @@ class DriverTests(SynchronousTestCase):
         self.run_for(0.01)
         _, ticket = self.start(driver, 10, 2)
         self.assertAlmostEqual(ticket.handle.arrival, 0.01)
+
+    def test_reading_a_request_takes_no_time_of_an_idle_engine(self) -> None:
+        """Neither when it is over before the first token is due, nor when not."""
+        expected = offline([(5000, 30)])[0]
+        driver = self.driver()
+        self.clock.advance(expected[0] / 2)
+        seen, ticket = self.start(driver, 5000, 30, asked_at=1000.0)
+        self.assertAlmostEqual(ticket.handle.arrival, 0.0)
+        self.run_for(10)
+        self.close(seen.times, expected)
+        asked = self.clock.seconds()
+        self.clock.advance(expected[4] + 1e-6)
+        late, _ = self.start(driver, 5000, 30, asked_at=asked)
+        self.run_for(10)
+        self.assertEqual(late.counts, [5] + [1] * 25)
+        self.close(late.times[1:], expected[5:], asked)
+
+    def test_reading_at_another_speed(self) -> None:
+        expected = offline([(5000, 30)])[0]
+        driver = self.driver(Paced(self.clock, 10))
+        self.clock.advance(expected[0] / 20)
+        seen, _ = self.start(driver, 5000, 30, asked_at=1000.0)
+        self.run_for(10)
+        self.close(seen.times, [time / 10 for time in expected])
+
+    def test_a_request_that_took_too_long_to_read_begins_when_it_is(self) -> None:
+        driver = self.driver()
+        self.clock.advance(LONGEST_READING + 0.1)
+        seen, ticket = self.start(driver, 1000, 10, asked_at=1000.0)
+        self.assertAlmostEqual(ticket.handle.arrival, 0.0)
+        self.run_for(10)
+        self.close(seen.times, offline([(1000, 10)])[0], 1000.1 + LONGEST_READING)
+
+    def test_requests_of_one_turn_begin_with_the_last(self) -> None:
+        jobs = [(1000, 10), (900, 10)]
+        driver = self.driver()
+        self.clock.advance(0.02)
+        last = self.start(driver, 1000, 10, asked_at=1000.01)[0]
+        first = self.start(driver, 900, 10, asked_at=1000.0)[0]
+        self.run_for(10)
+        for seen, expected in zip((last, first), offline(jobs), strict=True):
+            self.close(seen.times, expected, 1000.01)
+
+    def test_what_is_read_while_others_run_does_not_run_before_them(self) -> None:
+        """The engine is idle again when it comes, but was not when it was asked."""
+        driver = self.driver()
+        other, _ = self.start(driver, 100, 3)
+        self.run_for(0.1)
+        assert other.completed_at is not None
+        seen, _ = self.start(driver, 1000, 10, asked_at=1000.0)
+        self.run_for(10)
+        expected = [max(0.1, other.completed_at - 1000 + t) for t in offline([(1000, 10)])[0]]
+        self.assertEqual(seen.counts[0], sum(t <= 0.1 for t in expected))
+        self.close(seen.times[1:], [t for t in expected if t > 0.1])
 
     def test_a_late_timer_catches_up_in_one_piece(self) -> None:
         seen, _ = self.start(self.driver(), 100, 200)

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from inference_lab.content.prompt import Prompt
 from inference_lab.faults.grammar import Fault, ModelFault
+from inference_lab.pacing.backend import Job, Listener
+from inference_lab.web import api
+from inference_lab.web.prompts import read_prompt
+from tests.fixed_rate import FixedRate
 from tests.labs import CHAT, COMPLETIONS, MODEL, Server, request
 from tests.memory import TERMINATOR, Connection, chunk
 
@@ -426,6 +431,32 @@ class ModelFaultTests(ApiCase):
         connection = self.server.post(CHAT, request(CHAT, model="modèle-é"))
         self.server.run(1.0)
         self.assertTrue(connection.rest.endswith(TERMINATOR))
+
+
+class ReadingTests(ApiCase):
+    """A request came when it came, not when it was understood."""
+
+    def test_the_engine_hears_when_the_request_came(self) -> None:
+        jobs: list[Job] = []
+
+        def slowly(*arguments: Any) -> Prompt:
+            self.server.clock.advance(0.05)
+            return read_prompt(*arguments)
+
+        def submit(backend: FixedRate, job: Job, listener: Listener) -> Any:
+            jobs.append(job)
+            return taken(backend, job, listener)
+
+        taken = FixedRate.submit
+        self.patch(FixedRate, "submit", submit)
+        self.patch(api, "read_prompt", slowly)
+        for path in PATHS:
+            for stream in (True, False):
+                now = self.server.clock.seconds()
+                self.server.post(path, request(path, stream, max_tokens=2))
+                self.assertEqual(jobs[-1].asked_at, now)
+                self.assertEqual(self.server.clock.seconds(), now + 0.05)
+        self.server.run(0.1)
 
 
 class ShutdownTests(ApiCase):

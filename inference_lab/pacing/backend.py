@@ -17,6 +17,7 @@ class Job:
     ``streaming`` says whether anyone wants to hear of tokens before the last.
     Lower ``priority`` goes first, where the scheduler honours it.
     ``block_hashes`` name the full KV blocks of the prompt.
+    ``asked_at`` is when the request came, on the reactor's clock; by default now.
     """
 
     prompt_tokens: int
@@ -27,6 +28,7 @@ class Job:
     priority: int = 0
     block_hashes: Sequence[int] = ()
     id: str = ""
+    asked_at: float | None = None
 
 
 class Listener(Protocol):

@@ -7,6 +7,9 @@ timer that comes late finds further steps due: they run in the same turn, up to
 a slice, and each stream gets what they brought as one piece. If that does not
 help either, the engine's time slips.
 
+A request came when its bytes had come. What this server needs to understand them is not
+the GPU's time: an idle engine begins in the past by that much.
+
 The engine never hears of readers. A stream is told how many tokens exist; when
 it takes them is its own affair.
 """
@@ -32,6 +35,9 @@ SLICE_SECONDS = 0.004
 
 LATEST = 1.0
 """Wall seconds behind which catching up is given up."""
+
+LONGEST_READING = 0.5
+"""Wall seconds by which an idle engine begins in the past, at the most."""
 
 
 class Observer(Protocol):
@@ -62,7 +68,7 @@ class Driver:
         self._pacers = tuple(_Pacer(replica, clock, time, observer) for replica in engine.replicas)
 
     def submit(self, job: Job, listener: Listener) -> _Ticket:
-        """Queue ``job`` as of now; requests of one reactor turn share a batch.
+        """Queue ``job``; requests of one reactor turn share a batch.
 
         :raises inference_lab.engine.requests.Refused: when the engine does not take it.
         """
@@ -73,7 +79,7 @@ class Driver:
             priority=job.priority,
             target=job.target,
             block_hashes=job.block_hashes,
-            arrival=self._time.now(),
+            arrival=self._time.now() if job.asked_at is None else self._time.at(job.asked_at),
         )
         pacer = self._pacers[handle.replica]
         ticket = _Ticket(handle, listener, job, self)
@@ -141,6 +147,7 @@ class _Pacer:
         self._timer: IDelayedCall | None = None
         self._plan: StepPlan | None = None
         self._at = 0.0
+        self._asked = 0.0
         self._tickets: dict[Handle, _Ticket] = {}
         # Those whose every step brings a token that somebody wants to see.
         self._streaming: dict[Handle, _Ticket] = {}
@@ -148,6 +155,7 @@ class _Pacer:
     def admit(self, ticket: _Ticket) -> None:
         """The engine has a new request; start if the replica is idle."""
         self._tickets[ticket.handle] = ticket
+        self._asked = max(self._asked, ticket.handle.arrival)
         if self._timer is None:
             self._timer = self._clock.callLater(0, self._start)
 
@@ -158,8 +166,9 @@ class _Pacer:
 
     def _start(self) -> None:
         self._timer = None
-        # Time that passed idle is not made up for.
-        self._at = max(self._at, self._time.now())
+        # Time that passed idle is not made up for, but the reading of requests is.
+        recent = self._time.until(self._asked) >= -LONGEST_READING
+        self._at = max(self._at, self._asked if recent else self._time.now())
         self._plan = self._replica.begin_step(self._at)
         self._arm()
 

@@ -13,6 +13,9 @@ class Timebase(Protocol):
     def now(self) -> float:
         """The engine time that corresponds to this moment."""
 
+    def at(self, wall: float) -> float:
+        """The engine time that corresponds to ``wall`` on the reactor's clock."""
+
     def until(self, at: float) -> float:
         """Wall time from now to engine time ``at``; negative when that is past."""
 
@@ -33,7 +36,11 @@ class Paced:
 
     def now(self) -> float:
         """The engine time that corresponds to this moment."""
-        return (self._clock.seconds() - self._epoch) * self._speed
+        return self.at(self._clock.seconds())
+
+    def at(self, wall: float) -> float:
+        """The engine time that corresponds to ``wall``."""
+        return (wall - self._epoch) * self._speed
 
     def until(self, at: float) -> float:
         """Wall time from now to engine time ``at``."""
@@ -55,6 +62,10 @@ class Unpaced:
 
     def now(self) -> float:
         """The end of the latest step."""
+        return self._now
+
+    def at(self, wall: float) -> float:
+        """The end of the latest step, too: wall time means nothing here."""
         return self._now
 
     def until(self, at: float) -> float:

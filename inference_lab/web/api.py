@@ -163,19 +163,23 @@ class Api:
     @app.route(CHAT_ENDPOINT.path, methods=["POST"])
     def chat(self, request: Any) -> Any:
         """A chat answer, streamed or not."""
-        return self._answer(request, CHAT_ENDPOINT, self._decoded(request, ChatRequest))
+        return self._answer(request, CHAT_ENDPOINT, ChatRequest)
 
     @app.route(COMPLETIONS_ENDPOINT.path, methods=["POST"])
     def completions(self, request: Any) -> Any:
         """A completion, streamed or not."""
-        asked = self._decoded(request, CompletionRequest)
-        return self._answer(request, COMPLETIONS_ENDPOINT, asked)
+        return self._answer(request, COMPLETIONS_ENDPOINT, CompletionRequest)
 
     def _answer(
-        self, request: Any, endpoint: Endpoint, asked: ChatRequest | CompletionRequest
+        self,
+        request: Any,
+        endpoint: Endpoint,
+        kind: type[ChatRequest] | type[CompletionRequest],
     ) -> Any:
-        """Refuse in the order fault, model, limits; then decide, and answer."""
+        """Refuse in the order body, fault, model, limits; then decide, and answer."""
         lab = self._lab
+        started = lab.clock.seconds()
+        asked: ChatRequest | CompletionRequest = self._decoded(request, kind)
         streaming = bool(asked.stream)
         header = self._header_fault(request, streaming)
         served = self._served(asked.model)
@@ -191,7 +195,7 @@ class Api:
                 case Script(directive):
                     return self._script(exchange, directive)
                 case Generate():
-                    return self._generate(exchange, hashes)
+                    return self._generate(exchange, started, hashes)
 
         def read_long() -> tuple[Prompt, Sequence[int]]:
             prompt = read_prompt(asked, lab.tokenizer)
@@ -235,7 +239,9 @@ class Api:
         wire.play(Player(steps, wire, self._lab.clock))
         return wire.gone
 
-    def _generate(self, exchange: Exchange, hashes: Sequence[int] | None = None) -> Deferred[Any]:
+    def _generate(
+        self, exchange: Exchange, started: float, hashes: Sequence[int] | None = None
+    ) -> Deferred[Any]:
         deployment, asked = exchange.served.deployment, exchange.asked
         tokenizer = self._lab.tokenizer
         plan = make_plan(
@@ -247,7 +253,7 @@ class Api:
         )
         if hashes is None:
             hashes = _block_hashes(exchange.prompt, exchange.served, tokenizer)
-        job = plan.job(bool(asked.stream), hashes, asked.priority or 0)
+        job = plan.job(bool(asked.stream), hashes, asked.priority or 0, started)
         if asked.stream:
             return self._stream(exchange, plan, job)
         return self._whole(exchange, plan, job)

@@ -61,7 +61,13 @@ class Plan:
             self.answer.reasoning_tokens * self.choices,
         )
 
-    def job(self, streaming: bool, block_hashes: Sequence[int], priority: int) -> Job:
+    def job(
+        self,
+        streaming: bool,
+        block_hashes: Sequence[int],
+        priority: int,
+        asked_at: float | None = None,
+    ) -> Job:
         """The engine's part of one choice."""
         return Job(
             prompt_tokens=max(1, self.prompt.tokens),
@@ -71,6 +77,7 @@ class Plan:
             finish_reason="length" if self.answer.finish_reason == "length" else "stop",
             priority=priority,
             block_hashes=block_hashes,
+            asked_at=asked_at,
         )
 
 
