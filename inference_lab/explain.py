@@ -156,8 +156,12 @@ def _sum(explained: Explanation) -> Table:
         table.add_row("time correction (not on skew)", factor)
     table.add_row("step", _time(cost.step_seconds), style="bold")
     table.add_row("new positions", f"{cost.tokens:,}")
-    table.add_row("tokens/s", f"{explained.tokens_per_second:,.0f}", style="bold")
+    mixed = explained.cost.tokens > explained.decodes
+    what = "tokens/s, prefill included" if mixed else "tokens/s"
+    table.add_row(what, f"{explained.tokens_per_second:,.0f}", style="bold")
     if explained.decodes:
+        if mixed:
+            table.add_row("tokens/s generated", f"{explained.decodes / cost.step_seconds:,.0f}")
         table.add_row("tokens/s per decode", f"{1 / cost.step_seconds:,.1f}")
     table.add_row("KV capacity, tokens", f"{explained.kv_capacity_tokens:,}")
     used = f"{explained.kv_blocks_needed:,} of {explained.kv_blocks:,}"

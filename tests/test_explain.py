@@ -207,9 +207,17 @@ def test_the_table() -> None:
     assert " ".join(rows["bf16"]) == "bf16 3.58 TFLOP 5.84 GB 796.3 us 365.0 us compute"
     assert rows["collectives"][-2:] == ["861.4", "us"]
     assert rows["step"][-2:] == ["5.241", "ms"]
-    assert rows["tokens/s"][-1] == f"{1088 / vector['time_s']:,.0f}"
+    assert rows["tokens/s, prefill included"][-1] == f"{1088 / vector['time_s']:,.0f}"
+    assert rows["tokens/s generated"][-1] == f"{64 / vector['time_s']:,.0f}"
     assert rows["tokens/s per decode"][-1] == f"{1 / vector['time_s']:,.1f}"
     assert not any(line.startswith("Note") for line in lines)
+
+
+def test_the_table_of_decodes_alone() -> None:
+    explained = explain(GPT, 64, 1024)
+    rows = {line.split("  ")[0].strip(): line.split() for line in printed(explained).splitlines()}
+    assert rows["tokens/s"][-1] == f"{64 / explained.cost.step_seconds:,.0f}"
+    assert "tokens/s generated" not in rows
 
 
 def test_data_parallel_ranks_have_a_kv_cache_each() -> None:
