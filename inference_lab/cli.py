@@ -12,7 +12,8 @@ USAGE = """\
 usage: inference-lab COMMAND [options]
 
 commands:
-  serve    run the server in the foreground (the same as `twistd -n inference-lab`)
+  serve          run the server in the foreground (the same as `twistd -n inference-lab`)
+  verify-splice  compare a resumed answer with the one that never died
 
 `inference-lab COMMAND --help` lists a command's options.
 """
@@ -24,12 +25,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     match words:
         case ["serve", *rest]:
             serve(rest)
+        case ["verify-splice", *rest]:
+            from inference_lab import verify_splice
+
+            raise SystemExit(verify_splice.main(rest))
         case [] | ["--help" | "-h" | "help", *_]:
             print(USAGE, end="")
         case ["--version", *_]:
             print(f"inference-lab {__version__}")
         case [unknown, *_]:
-            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve")
+            raise SystemExit(
+                f"inference-lab: unknown command {unknown!r}; allowed: serve, verify-splice"
+            )
 
 
 def serve(argv: Sequence[str]) -> None:
