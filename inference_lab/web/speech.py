@@ -70,15 +70,14 @@ class Speech:
         said = self.said(piece)
         match piece.kind:
             case Kind.REASONING:
-                return None if self.hide_reasoning else speaker.reasoning(said)
+                return speaker.unseen(said) if self.hide_reasoning else speaker.reasoning(said)
             case Kind.CALL:
                 assert piece.call is not None
                 return speaker.tool_opening(piece.call.name, piece.call.id, said)
             case Kind.ARGUMENTS:
                 return speaker.tool_arguments(said)
-        # What a stop string cut away altogether is only worth a frame for its id.
-        silent = not (piece.text or self.style.token_ids or said.logprobs)
-        return None if silent else speaker.content(said)
+        # A stop string may have cut away all of it.
+        return speaker.content(said) if piece.text else speaker.unseen(said)
 
     def _logprobs(self, piece: Piece) -> tuple[Logprob, ...]:
         wanted = self.style.top_logprobs
@@ -122,11 +121,12 @@ def engine_steps(
         yield AwaitToken()
         choice = feeds.taken
         speaker = speakers[choice]
-        frame = speech.frame(speaker, plan.answer.piece(spoken[choice]))
+        if spoken[choice] < plan.answer.tokens:
+            frame = speech.frame(speaker, plan.answer.piece(spoken[choice]))
+            if frame is not None:
+                yield Send(frame)
         spoken[choice] += 1
-        if frame is not None:
-            yield Send(frame)
-        if spoken[choice] == plan.answer.tokens:
+        if spoken[choice] >= plan.answer.tokens:
             yield Send(speaker.finish(plan.answer.finish_reason, plan.answer.stop))
             left -= 1
     yield from _closing(speakers[0], usage)
