@@ -37,7 +37,7 @@ class Answer:
     headers: dict[str, str]
     events: list[Any]
     choices: list[Choice]
-    usage: dict[str, Any] | None = None
+    usage: dict[str, Any] = field(factory=dict)
     prompt_ids: list[int] | None = None
 
     @property
@@ -103,7 +103,7 @@ class LabCase(SynchronousTestCase):
 
     def asked_twice(self, path: str, **fields: Any) -> tuple[Answer, Answer]:
         """The same answer, streamed and whole."""
-        options = {"stream_options": {"include_usage": True}}
+        options: dict[str, Any] = {"stream_options": {"include_usage": True}}
         return self.ask(path, **options, **fields), self.ask(path, stream=False, **fields)
 
     def refused(self, path: str, **fields: Any) -> dict[str, Any]:

@@ -100,8 +100,8 @@ class Relay:
         if FORMS[self.form] == COMPLETIONS:
             body.pop("messages", None)
             return COMPLETIONS, body | {"prompt": self._prompt("".join(texts), ids)}
-        flags = {"continue_final_message": True, "add_generation_prompt": False}
-        turn = {"role": "assistant", "content": "".join(texts)}
+        flags: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+        turn: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
         if self.bug == "forgets the flag":
             flags = {}
         elif self.form == "prefix":

@@ -100,7 +100,6 @@ class SpliceTests(LabCase):
         self.assertEqual(whole.only.finish_reason, golden.only.finish_reason)
         self.assertEqual(whole.only.stop_reason, golden.only.stop_reason)
         self.assertEqual(whole.usage, golden.usage)
-        assert golden.usage is not None
 
         start = 0 if golden.position == "none" else int(golden.position)
         r = rotation(story.body["seed"])
@@ -143,8 +142,6 @@ class SpliceTests(LabCase):
             asked: dict[str, Any] = {**said, "max_tokens": MOST, "stream": False}
             by_itself = self.ask(path, **asked).usage
             longer = self.ask(path, **asked, min_tokens=least).usage
-            assert by_itself is not None
-            assert longer is not None
             expected = max(by_itself["completion_tokens"], least)
             self.assertEqual(longer["completion_tokens"], expected)
 
@@ -171,7 +168,7 @@ class ContinuationTests(LabCase):
         return self.ask(CHAT, messages=[hello, turn], **fields)
 
     def test_exactly_the_remaining_text(self) -> None:
-        usage = {"stream_options": {"include_usage": True}}
+        usage: dict[str, Any] = {"stream_options": {"include_usage": True}}
         for form in FORMS:
             for k in (1, 2, 9, 31, 32, 33, 1000):
                 leg = self.continued(form, k, max_tokens=7, return_token_ids=True, **usage)
@@ -234,9 +231,9 @@ class ContinuationTests(LabCase):
                 self.assertEqual(leg.only.ids, [token_id(5), token_id(6)])
 
     def test_an_answer_that_is_over_already(self) -> None:
-        usage = {"stream_options": {"include_usage": True}}
+        usage: dict[str, Any] = {"stream_options": {"include_usage": True}}
         golden = self.ask(CHAT, **usage)
-        n = golden.usage["completion_tokens"]  # type: ignore[index]
+        n = golden.usage["completion_tokens"]
         self.assertEqual(golden.only.finish_reason, "stop")
         for form in ("continue_final_message", "prefix"):
             for stream in (True, False):
@@ -247,8 +244,13 @@ class ContinuationTests(LabCase):
                 self.assertEqual(leg.usage["completion_tokens"], 0)
 
     def test_after_a_reasoning_phase(self) -> None:
-        for limit in ({}, {"max_tokens": 40}):
-            asked = {"reasoning_effort": "low", "stream_options": {"include_usage": True}, **limit}
+        limits: list[dict[str, Any]] = [{}, {"max_tokens": 40}]
+        for limit in limits:
+            asked: dict[str, Any] = {
+                "reasoning_effort": "low",
+                "stream_options": {"include_usage": True},
+                **limit,
+            }
             golden = self.ask(CHAT, **asked)
             k = golden.usage["completion_tokens_details"]["reasoning_tokens"]
             n = golden.usage["completion_tokens"]
