@@ -69,7 +69,12 @@ class LengthTests(LabCase):
 
     def test_priority_and_user_and_what_nobody_knows(self) -> None:
         for path in PATHS:
-            extra = {"priority": -3, "user": "me", "cache_salt": "x", "nvext": {"a": [1]}}
+            extra: dict[str, Any] = {
+                "priority": -3,
+                "user": "me",
+                "cache_salt": "x",
+                "nvext": {"a": [1]},
+            }
             found = self.ask(path, max_tokens=2, parallel_tool_calls=True, **extra)
             self.assertEqual(found.only.text, answer(0, 2))
 
