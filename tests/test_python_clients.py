@@ -105,9 +105,7 @@ def test_openai_stream_helper(client: openai.OpenAI) -> None:
         stop=TOKENS[5],
         stream_options={"include_usage": True},
     ) as stream:
-        for event in stream:
-            assert event.type != "error"
-        final = stream.get_final_completion()
+        final = stream.until_done().get_final_completion()
     (choice,) = final.choices
     assert choice.message.content == "".join(TOKENS[:5])
     assert choice.finish_reason == "stop"
