@@ -13,6 +13,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
+from inference_lab.content.splice import verify
 from tests.live import FAULT, MODEL, serve
 from tests.seen import TOKENS
 
@@ -282,3 +283,33 @@ def test_litellm_death(url: str, litellm: Any, fault: str) -> None:
         for chunk in litellm.completion(**lite(url, stream=True, extra_headers={FAULT: fault})):
             text += chunk.choices[0].delta.content or ""
     assert text == caught.value.generated_content == "".join(TOKENS[:3])
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")
+@pytest.mark.parametrize("fault", ["reset", "cut_mid_frame", "error_envelope_200"])
+def test_litellm_router_resumes(url: str, litellm: Any, fault: str) -> None:
+    """A resume middleware out of the wild: its continuation is the answer that never died."""
+
+    def deployment(name: str, **params: Any) -> dict[str, Any]:
+        return {
+            "model_name": name,
+            "litellm_params": {**lite(url), **params},
+            "model_info": {"supports_assistant_prefill": True},
+        }
+
+    router = litellm.Router(
+        model_list=[
+            deployment("dies", extra_headers={FAULT: f"{fault};after_chunks=5"}),
+            deployment("lives"),
+        ],
+        fallbacks=[{"dies": ["lives"]}],
+        num_retries=0,
+        enable_mid_stream_fallback_continuation=True,
+    )
+
+    async def text(model: str) -> str:
+        stream = await router.acompletion(model=model, messages=HELLO, stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    found = verify(asyncio.run(text("lives")), text=asyncio.run(text("dies")))
+    assert found.identical, str(found)
