@@ -252,6 +252,14 @@ class LogprobTests(LabCase):
         for found in self.asked_twice(COMPLETIONS, logprobs=1, **fields):
             self.assertEqual([name for name, _, _ in found.only.logprobs], names)
 
+    def test_text_goes_on_where_ids_end(self) -> None:
+        last = token(2**26)
+        asked: dict[str, Any] = {"logprobs": 1, "return_tokens_as_token_ids": True}
+        for found in self.asked_twice(COMPLETIONS, prompt=f"a{token(2**26 - 1)}", **asked):
+            (first, _, _), (second, _, _), *_ = found.only.logprobs
+            self.assertTrue(found.only.text.startswith(last + token(2**26 + 1)))
+            self.assertEqual((first, second), (f"token_id:{token_id(2**26)}", token(2**26 + 1)))
+
     def test_not_asked_for(self) -> None:
         for found in self.asked_twice(CHAT, logprobs=False):
             self.assertEqual(found.only.logprobs, [])

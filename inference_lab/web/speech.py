@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from inference_lab.content.answers import Answer, Kind, Piece
 from inference_lab.content.logprobs import alternatives, piece_alternatives
 from inference_lab.content.prompt import Prompt
-from inference_lab.content.text import token_id
+from inference_lab.content.text import MAX_POSITION, token_id
 from inference_lab.content.tokens import Tokenizer
 from inference_lab.dialects.base import Dialect, Identity, Logprob, Said, Style, Usage
 from inference_lab.dialects.chat import chat_logprobs
@@ -93,7 +93,8 @@ class Speech:
         return (named[0], *named[:wanted])
 
     def _name(self, piece: Piece, text: str, rotation: int) -> str:
-        if not self.name_by_id:
+        # Text goes on where ids end.
+        if not self.name_by_id or (piece.rotation is not None and piece.position > MAX_POSITION):
             return text
         if piece.rotation is None:
             return f"token_id:{next(iter(self.tokenizer.encode(text)), 0)}"
