@@ -264,6 +264,25 @@ class ContinuationTests(LabCase):
                 self.assertEqual(leg.only.reasoning, "")
                 self.assertEqual(leg.only.finish_reason, golden.only.finish_reason)
 
+    def test_a_fault_thinks_first_as_well(self) -> None:
+        asked: dict[str, Any] = {"reasoning_effort": "low", "return_token_ids": True}
+        golden = self.ask(CHAT, max_tokens=30, **asked)
+        for mode in MODES:
+            died = self.ask(CHAT, f"{mode};after_chunks=5", **asked)
+            self.assertEqual(died.only.reasoning, golden.only.reasoning)
+            self.assertEqual(died.only.text, answer(16, 21))
+            self.assertEqual(died.only.ids, golden.only.ids[:21])
+            leg = self.after("prefix", died.only.text, max_tokens=30 - 21, **asked)
+            self.assertEqual(died.only.text + leg.only.text, golden.only.text)
+            hidden = self.ask(CHAT, f"{mode};after_chunks=5", include_reasoning=False, **asked)
+            self.assertEqual((hidden.only.reasoning, hidden.only.text), ("", answer(16, 21)))
+            self.assertEqual(hidden.only.ids, died.only.ids)
+        usage: dict[str, Any] = {"stream_options": {"include_usage": True}}
+        died = self.ask(CHAT, "no_done;after_chunks=5", **asked, **usage)
+        self.assertEqual(died.usage["completion_tokens"], 21)
+        died = self.ask(CHAT, "mid_reasoning;after_chunks=5", **asked)
+        self.assertEqual((died.only.reasoning, died.only.text), (answer(0, 5), ""))
+
     def test_fault_and_engine_say_the_same(self) -> None:
         for path in (CHAT, COMPLETIONS):
             for seed in (None, 5):

@@ -95,7 +95,7 @@ def make_plan(
     written = _written(asked, prompt, tokenizer)
     answer: Answer
     if written is not None:
-        thought = 0 if prompt.resume else _reasoning(asked)
+        thought = thinking_tokens(asked, prompt)
         written = thinking(written, thought, rotation(asked.seed), tokenizer)
         answer = written.limited(asked.limit or room)
         if not isinstance(asked, ChatRequest) or asked.forced_tool is None:
@@ -149,6 +149,11 @@ def _positional(
         # An answer that goes on has done its thinking on an earlier leg.
         reasoning_tokens=0 if prompt.resume else min(thought, tokens),
     )
+
+
+def thinking_tokens(asked: ChatRequest | CompletionRequest, prompt: Prompt) -> int:
+    """Tokens of reasoning before the answer: none where it goes on, having been thought about."""
+    return 0 if prompt.resume else _reasoning(asked)
 
 
 def _reasoning(asked: ChatRequest | CompletionRequest) -> int:
