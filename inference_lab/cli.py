@@ -12,8 +12,9 @@ USAGE = """\
 usage: inference-lab COMMAND [options]
 
 commands:
-  serve    run the server in the foreground (the same as `twistd -n inference-lab`)
-  explain  price one step of a model on its GPUs, without a server
+  serve          run the server in the foreground (the same as `twistd -n inference-lab`)
+  explain        price one step of a model on its GPUs, without a server
+  verify-splice  compare a resumed answer with the one that never died
 
 `inference-lab COMMAND --help` lists a command's options.
 """
@@ -29,12 +30,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             from inference_lab import explain_command
 
             raise SystemExit(explain_command.main(rest))
+        case ["verify-splice", *rest]:
+            from inference_lab import verify_splice
+
+            raise SystemExit(verify_splice.main(rest))
         case [] | ["--help" | "-h" | "help", *_]:
             print(USAGE, end="")
         case ["--version", *_]:
             print(f"inference-lab {__version__}")
         case [unknown, *_]:
-            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve, explain")
+            raise SystemExit(
+                f"inference-lab: unknown command {unknown!r}; "
+                "allowed: serve, explain, verify-splice"
+            )
 
 
 def serve(argv: Sequence[str]) -> None:

@@ -15,6 +15,8 @@ from inference_lab.configuration.schema import (
     Scheduler,
     WeightStream,
 )
+from inference_lab.content.lengths import OutputLengths
+from inference_lab.content.tokens import PieceTokenizer, Tokenizer
 from inference_lab.faults.grammar import ModelFault
 from inference_lab.lab import Lab, Served, Settings
 from inference_lab.web.api import Api
@@ -62,6 +64,9 @@ class Server:
         directives: bool = True,
         fault: ModelFault | None = None,
         default_output_tokens: int = 8,
+        drawn: OutputLengths | None = None,
+        tokenizer: Tokenizer | None = None,
+        **settings: Any,
     ) -> None:
         self.clock = TurningClock()
         backend = FixedRate(self.clock)
@@ -72,11 +77,14 @@ class Server:
             Settings(
                 directives=directives,
                 drain_timeout=10.0,
-                lengths=Lengths(default_output_tokens),
+                lengths=Lengths(default_output_tokens, drawn),
+                **settings,
             ),
             {MODEL: served, "lab-one": served, "modèle-é": other},
+            tokenizer or PieceTokenizer(),
         )
-        self.site = LabSite(Front(KleinResource(Api(self.lab).app)), self.clock)
+        front = Front(KleinResource(Api(self.lab).app), self.lab.settings.api_keys)
+        self.site = LabSite(front, self.clock)
 
     def connect(self) -> Connection:
         """A new client."""

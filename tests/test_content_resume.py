@@ -83,6 +83,21 @@ class StripTests(SynchronousTestCase):
         sent = ids + [token_id(i, r) for i in range(k)] + OURS.encode(partial)
         self.assertEqual(strip_ids(sent, OURS, seed), strip_ids(ids, OURS, seed))
 
+    @given(prompts, seeds, st.integers(1, 40), st.integers(1, 5), st.data())
+    def test_an_id_that_finished_a_partial_word(
+        self, prompt: str, seed: int | None, k: int, more: int, data: st.DataObject
+    ) -> None:
+        r = rotation(seed)
+        due = token(k, r)
+        partial = due[: data.draw(st.integers(1, len(due) - 1))]
+        sent = OURS.encode(prompt + answer(0, k, r) + partial)
+        sent += [token_id(i, r) for i in range(k, k + more)]
+        self.assertEqual(OURS.decode(strip_ids(sent, OURS, seed)), strip_text(prompt, seed))
+
+    def test_an_id_that_finished_the_first_word(self) -> None:
+        sent = [*OURS.encode("Hi. amber0"), token_id(0), token_id(1)]
+        self.assertEqual(OURS.decode(strip_ids(sent, OURS)), "Hi. ")
+
     @given(st.lists(st.integers(0, 255), max_size=8), st.integers(1, 20))
     def test_ids_that_we_would_not_have_chosen(self, ids: list[int], k: int) -> None:
         sent = ids + [token_id(i) for i in range(k)]

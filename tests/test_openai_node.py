@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from attrs import evolve, frozen
@@ -85,6 +86,26 @@ DEATHS = {
     for call, path in PATHS.items()
     for fault in FAULTS
 }
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [{"type": "function", "function": {"name": "lookup", "parameters": PLACE}}]
+SCHEMA = {"name": "place", "strict": True, "schema": PLACE}
+CALLING = {
+    client: Case(client, "chat", chat_body(max_tokens=64, tools=TOOLS, tool_choice="required"))
+    for client in ("openai", "ai")
+}
+DOCUMENTS = {
+    client: Case(
+        client,
+        "chat",
+        chat_body(max_tokens=64, response_format={"type": "json_schema", "json_schema": SCHEMA}),
+    )
+    for client in ("openai", "ai")
+}
 WHOLE = {
     call: Case(
         "openai", call, streaming_body(path, max_tokens=8, stream=False, stream_options=None)
@@ -104,7 +125,10 @@ Reports = dict[int, Report]
 def reports(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Every case's report, by the identity of the case."""
     clients = Clients.install(tmp_path_factory.mktemp("node"))
-    groups = (HEALTHY, DEATHS, WHOLE, UNKNOWN_MODEL, REFUSED, {"models": MODELS})
+    groups = (
+        *(HEALTHY, DEATHS, CALLING, DOCUMENTS, WHOLE, UNKNOWN_MODEL, REFUSED),
+        {"models": MODELS},
+    )
     cases: list[Case] = [case for group in groups for case in group.values()]
     return dict(zip(map(id, cases), clients.report(server, cases), strict=True))
 
@@ -166,6 +190,28 @@ def check_thrown(error: Error | None, expected: Thrown | None) -> None:
     assert (error.cause and error.innermost.code) == expected.cause
 
 
+def check_structured(call: Seen, document: Seen) -> None:
+    """A call in fragments, and a document, both of the schema."""
+    name, *fragments = call.call
+    assert name == "lookup"
+    assert len(fragments) > 3
+    jsonschema.validate(msgspec.json.decode("".join(fragments)), PLACE)
+    jsonschema.validate(msgspec.json.decode("".join(document.text)), PLACE)
+    assert document.finish_reason == "stop"
+
+
+def test_tools_and_documents(reports: Reports) -> None:
+    """What the caller forces, in the fragments that the server sent."""
+    called, written = reports[id(CALLING["openai"])], reports[id(DOCUMENTS["openai"])]
+    assert (called.error, written.error) == (None, None)
+    call = gather(called.items)
+    assert call.finish_reason == "tool_calls"
+    assert call.counted == len(call.call)
+    document = gather(written.items)
+    assert document.counted == len(document.text)
+    check_structured(call, document)
+
+
 def test_unknown_model(reports: Reports) -> None:
     """A 404 is the client's NotFoundError."""
     error = reports[id(UNKNOWN_MODEL["openai"])].error
@@ -225,6 +271,18 @@ def test_ai_sdk_healthy_stream(reports: Reports, call: str) -> None:
     streamed = reports[id(HEALTHY["ai", call])]
     assert streamed.error is None
     assert gather_parts(streamed.items) == Seen(TOKENS[:8], finish_reason="length", counted=8)
+
+
+def test_ai_sdk_tools_and_documents(reports: Reports) -> None:
+    """What the caller forces; the SDK checks it against the schema itself."""
+    called, written = reports[id(CALLING["ai"])], reports[id(DOCUMENTS["ai"])]
+    assert (called.error, written.error) == (None, None)
+    call, document = gather_parts(called.items), gather_parts(written.items)
+    assert (call.strays, document.strays) == ((), ())
+    check_structured(call, document)
+    (parsed,) = [part for part in called.items if part["type"] == "tool-call"]
+    assert parsed["input"] == msgspec.json.decode("".join(call.call[1:]))
+    assert call.finish_reason == "tool-calls"
 
 
 @pytest.mark.parametrize("call", PATHS)

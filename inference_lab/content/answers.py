@@ -204,6 +204,16 @@ def document_answer(document: str, tokenizer: Tokenizer) -> WrittenAnswer:
     return _written(said, (), "stop", tokenizer)
 
 
+def thinking(
+    answer: WrittenAnswer, tokens: int, rotation: int, tokenizer: Tokenizer
+) -> WrittenAnswer:
+    """``answer`` after ``tokens`` tokens of reasoning."""
+    thought = PositionalAnswer(tokens, rotation, tokenizer.base, reasoning_tokens=tokens)
+    before = [thought.piece(index) for index in range(tokens)]
+    after = [evolve(piece, position=piece.position + tokens) for piece in answer.pieces]
+    return evolve(answer, pieces=(*before, *after))
+
+
 def _written(
     said: Sequence[tuple[Kind, str]],
     calls: Sequence[ToolCall],

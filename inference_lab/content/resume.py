@@ -82,16 +82,24 @@ def strip_ids(ids: Sequence[int], tokenizer: Tokenizer, seed: int | None = None)
     if found is None:
         return list(ids)
     left = _without(list(ids), len(found.partial), tokenizer)
+    first = found.position
     while True:
         position = from_id(left[-1], tokenizer.base) if left else None
         if position is not None and position.rotation == found.rotation:
+            first = position.i
             left.pop()
             continue
         # A word may also be spelt in other ids, by a client that has a tokenizer of its own.
         text = tokenizer.decode(left[-_TAIL_IDS:])
         last = last_word(text, len(text))
         if last is None or last[0].rotation != found.rotation:
-            return left
+            # The id that finished a partial word is that of the whole word.
+            begun = resume_ids(left, tokenizer, seed)
+            if begun is None or not begun.partial or begun.position != first:
+                return left
+            left = _without(left, len(begun.partial), tokenizer)
+            continue
+        first = last[0].i
         left = _without(left, len(text) - last[1], tokenizer)
 
 

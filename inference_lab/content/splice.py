@@ -20,6 +20,7 @@ What cannot be known (usage that never came, tokens of text that is not ours) is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,10 +28,12 @@ from attrs import frozen
 
 from inference_lab.content.legs import Leg, is_recording, read_leg
 from inference_lab.content.splice_text import Finding, compare
+from inference_lab.content.text import TOKEN_PATTERN
 
 __all__ = ["Finding", "Verdict", "plain_text", "stitch", "verify"]
 
 _IDENTICAL: Final = "identical"
+_BEGINS: Final = re.compile(TOKEN_PATTERN)
 
 
 @frozen
@@ -138,7 +141,8 @@ def _prompt_usage(whole: Leg, legs: Sequence[Leg]) -> list[Finding]:
         if not leg.text and not leg.reasoning and not leg.tool_calls:
             continue
         delivered = leg.delivered
-        if delivered is None or leg.reasoning or not leg.text.endswith("."):
+        whole_tokens = _BEGINS.match(leg.text) and leg.text.endswith(".")
+        if delivered is None or leg.reasoning or not whole_tokens:
             # What of this the next prompt carries, and as how many tokens, cannot be told.
             break
         before += delivered

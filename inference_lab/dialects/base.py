@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from inference_lab.dialects.sse import DONE, frame
 
@@ -116,6 +116,12 @@ class Dialect(Protocol):
     def reasoning(self, said: Said) -> bytes:
         """A piece of the thinking before the answer."""
 
+    def unseen(self, said: Said) -> bytes | None:
+        """A token that the client is shown no text of.
+
+        It is counted all the same, and needs a frame if its id or log probability is told.
+        """
+
     def tool_opening(
         self, name: str, call_id: str | None = None, said: Said | None = None
     ) -> bytes | None:
@@ -171,6 +177,16 @@ class Chunks:
         if self._style.prompt_tokens is not None:
             extra["usage"] = Usage(self._style.prompt_tokens, self._said).as_dict()
         return self._frame([choice], **extra)
+
+    def unseen(self, said: Said) -> bytes | None:
+        """A frame without text if there is anything to tell of the token, else only its count."""
+        if self._style.token_ids or said.logprobs:
+            return self._blank(evolve(said, text=""))
+        self._said += 1
+        return None
+
+    def _blank(self, said: Said) -> bytes:
+        raise NotImplementedError
 
     def usage(self, usage: Usage) -> bytes:
         """The separate usage frame with no choices."""

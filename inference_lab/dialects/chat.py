@@ -52,6 +52,9 @@ class Chat(Chunks):
         """An empty delta with the finish reason."""
         return self._choice_frame(self._choice({}, None, reason) | {"stop_reason": stop}, None)
 
+    def _blank(self, said: Said) -> bytes:
+        return self._delta({}, said)
+
     def _delta(self, delta: dict[str, Any], said: Said | None, **extra: Any) -> bytes:
         return self._choice_frame(self._choice(delta, said, None), said, **extra)
 

@@ -55,6 +55,9 @@ class Completions(Chunks):
         opening, self._opening = self._opening, ""
         return self._choice_frame(self._choice(opening, None, reason) | {"stop_reason": stop}, None)
 
+    def _blank(self, said: Said) -> bytes:
+        return self._text(said)
+
     def _text(self, said: Said) -> bytes:
         opening, self._opening = self._opening, ""
         self._offset += len(opening)

@@ -33,6 +33,8 @@ class Scene:
     """What a script plays with: one request's dialect, fault, text and usage.
 
     ``token(i)`` is token i of this leg; ``position`` is the next one to be said.
+    ``thinking`` tokens of reasoning come before any content, since the request asked for
+    them; they count as no content frames, and may be hidden.
     """
 
     dialect: Dialect
@@ -41,12 +43,24 @@ class Scene:
     usage: Usage
     usage_requested: bool
     position: int = 0
+    thinking: int = 0
+    hide_thinking: bool = False
 
     def next_token(self) -> Said:
         """The next token of the answer, each one once."""
         said = self.token(self.position)
         self.position += 1
         return said
+
+    def thoughts(self) -> Iterator[bytes]:
+        """The frames of reasoning that are still due."""
+        while self.thinking:
+            self.thinking -= 1
+            said = self.next_token()
+            speaker = self.dialect
+            frame = speaker.unseen(said) if self.hide_thinking else speaker.reasoning(said)
+            if frame is not None:
+                yield frame
 
 
 class Word(Protocol):
@@ -72,7 +86,8 @@ class Content:
     """``after_chunks`` frames of answer text."""
 
     def frames(self, scene: Scene) -> Iterator[bytes]:
-        """A token a frame."""
+        """A token a frame, after what the request wants thought before."""
+        yield from scene.thoughts()
         for _ in range(scene.fault.after_chunks):
             yield scene.dialect.content(scene.next_token())
 

@@ -51,7 +51,7 @@ from inference_lab.web.errors import (
     unknown_path,
     wrong_method,
 )
-from inference_lab.web.planning import Plan, fault_answer, make_plan
+from inference_lab.web.planning import Plan, fault_answer, make_plan, thinking_tokens
 from inference_lab.web.prompts import message_text, read_prompt, tokenizable
 from inference_lab.web.requests import (
     ChatRequest,
@@ -216,12 +216,17 @@ class Api:
         body = _body(exchange.request)
         identity = fault_identity(exchange.endpoint, body, fault, name)
         answer = fault_answer(exchange.asked, exchange.prompt, self._lab.tokenizer)
+        thinking = thinking_tokens(exchange.asked, exchange.prompt)
         scene = Scene(
             dialect=exchange.endpoint.dialect(identity, exchange.speech.style),
             fault=fault,
             token=lambda index: exchange.speech.said(answer.piece(index)),
-            usage=Usage(exchange.prompt.tokens, fault.after_chunks),
+            usage=Usage(
+                exchange.prompt.tokens, thinking + fault.after_chunks, reasoning_tokens=thinking
+            ),
             usage_requested=exchange.asked.usage_requested,
+            thinking=thinking,
+            hide_thinking=exchange.speech.hide_reasoning,
         )
         wire = self._open(exchange, fault)
         wire.play(Player(MODES[fault.mode].steps(scene), wire, self._lab.clock))

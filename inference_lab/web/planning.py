@@ -13,6 +13,7 @@ from inference_lab.content.answers import (
     WrittenAnswer,
     calling,
     document_answer,
+    thinking,
 )
 from inference_lab.content.directives import ToolCall
 from inference_lab.content.documents import SchemaError, document, json_object
@@ -71,8 +72,9 @@ class Plan:
         """The engine's part of one choice."""
         return Job(
             prompt_tokens=max(1, self.prompt.tokens),
-            max_tokens=self.max_tokens,
-            target=self.answer.tokens,
+            max_tokens=max(1, self.max_tokens),
+            # An answer that is over already: its end is a token, which nobody sees or pays.
+            target=max(1, self.answer.tokens),
             streaming=streaming,
             finish_reason="length" if self.answer.finish_reason == "length" else "stop",
             priority=priority,
@@ -100,6 +102,8 @@ def make_plan(
     written = _written(asked, prompt, tokenizer)
     answer: Answer
     if written is not None:
+        thought = thinking_tokens(asked, prompt)
+        written = thinking(written, thought, rotation(asked.seed), tokenizer)
         answer = written.limited(asked.limit or room)
         if not isinstance(asked, ChatRequest) or asked.forced_tool is None:
             answer = answer.stopping(asked.stops, asked.min_tokens or 0)
@@ -126,7 +130,7 @@ def _positional(
     tokenizer: Tokenizer,
 ) -> PositionalAnswer:
     start = prompt.resume.position if prompt.resume else 0
-    reasoning = _reasoning(asked) if prompt.resume is None else 0
+    thought = _reasoning(asked)
     limit = room if asked.limit is None else asked.limit
     if isinstance(asked, CompletionRequest) and asked.limit is None and not asked.ignore_eos:
         limit = min(room, COMPLETION_TOKENS)
@@ -136,10 +140,11 @@ def _positional(
     elif lengths.drawn is not None:
         by_itself = lengths.drawn.length(prompt.key, asked.seed) - start
     elif isinstance(asked, ChatRequest) and asked.limit is None:
-        by_itself = lengths.default + reasoning - start
+        by_itself = lengths.default + thought - start
     tokens, reason = limit, "length"
     if by_itself is not None:
-        by_itself = max(by_itself, asked.min_tokens or 1, 1)
+        # A leg that goes on may find that all has been said.
+        by_itself = max(by_itself, asked.min_tokens or 0, 0 if prompt.resume else 1)
         if by_itself < limit or (by_itself == limit and asked.limit is None):
             tokens, reason = by_itself, "stop"
     return PositionalAnswer(
@@ -148,8 +153,14 @@ def _positional(
         id_base=tokenizer.base,
         finish_reason=reason,
         resume=prompt.resume,
-        reasoning_tokens=min(reasoning, tokens),
+        # An answer that goes on has done its thinking on an earlier leg.
+        reasoning_tokens=0 if prompt.resume else min(thought, tokens),
     )
+
+
+def thinking_tokens(asked: ChatRequest | CompletionRequest, prompt: Prompt) -> int:
+    """Tokens of reasoning before the answer: none where it goes on, having been thought about."""
+    return 0 if prompt.resume else _reasoning(asked)
 
 
 def _reasoning(asked: ChatRequest | CompletionRequest) -> int:

@@ -63,7 +63,7 @@ def turns(messages: Sequence[Message]) -> list[Turn]:
             content=message_text(message),
             tool_calls=_json(message.tool_calls),
             name=message.name or message.tool_call_id or "",
-            reasoning=message.reasoning_content or "",
+            reasoning=message.reasoning_content or message.reasoning or "",
             prefix=bool(message.prefix),
         )
         for message in messages

@@ -53,6 +53,7 @@ class Message(Struct, frozen=True):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     prefix: bool | None = None
 
 

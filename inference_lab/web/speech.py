@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from inference_lab.content.answers import Answer, Kind, Piece
 from inference_lab.content.logprobs import alternatives, piece_alternatives
 from inference_lab.content.prompt import Prompt
-from inference_lab.content.text import token_id
+from inference_lab.content.text import MAX_POSITION, token_id
 from inference_lab.content.tokens import Tokenizer
 from inference_lab.dialects.base import Dialect, Identity, Logprob, Said, Style, Usage
 from inference_lab.dialects.chat import chat_logprobs
@@ -70,15 +70,14 @@ class Speech:
         said = self.said(piece)
         match piece.kind:
             case Kind.REASONING:
-                return None if self.hide_reasoning else speaker.reasoning(said)
+                return speaker.unseen(said) if self.hide_reasoning else speaker.reasoning(said)
             case Kind.CALL:
                 assert piece.call is not None
                 return speaker.tool_opening(piece.call.name, piece.call.id, said)
             case Kind.ARGUMENTS:
                 return speaker.tool_arguments(said)
-        # What a stop string cut away altogether is only worth a frame for its id.
-        silent = not (piece.text or self.style.token_ids or said.logprobs)
-        return None if silent else speaker.content(said)
+        # A stop string may have cut away all of it.
+        return speaker.content(said) if piece.text else speaker.unseen(said)
 
     def _logprobs(self, piece: Piece) -> tuple[Logprob, ...]:
         wanted = self.style.top_logprobs
@@ -94,7 +93,8 @@ class Speech:
         return (named[0], *named[:wanted])
 
     def _name(self, piece: Piece, text: str, rotation: int) -> str:
-        if not self.name_by_id:
+        # Text goes on where ids end.
+        if not self.name_by_id or (piece.rotation is not None and piece.position > MAX_POSITION):
             return text
         if piece.rotation is None:
             return f"token_id:{next(iter(self.tokenizer.encode(text)), 0)}"
@@ -122,11 +122,12 @@ def engine_steps(
         yield AwaitToken()
         choice = feeds.taken
         speaker = speakers[choice]
-        frame = speech.frame(speaker, plan.answer.piece(spoken[choice]))
+        if spoken[choice] < plan.answer.tokens:
+            frame = speech.frame(speaker, plan.answer.piece(spoken[choice]))
+            if frame is not None:
+                yield Send(frame)
         spoken[choice] += 1
-        if frame is not None:
-            yield Send(frame)
-        if spoken[choice] == plan.answer.tokens:
+        if spoken[choice] >= plan.answer.tokens:
             yield Send(speaker.finish(plan.answer.finish_reason, plan.answer.stop))
             left -= 1
     yield from _closing(speakers[0], usage)
