@@ -18,6 +18,11 @@ NonNegative = Annotated[int, Meta(ge=0)]
 PositiveRate = Annotated[float, Meta(gt=0)]
 NonNegativeAmount = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
+NonEmpty = Annotated[str, Meta(min_length=1)]
+
+# Whole amounts people write in exponent notation: 192e9 bytes, 8.03e9 parameters.
+Amount = Annotated[int, Meta(ge=0, extra={"integral": True})]
+PositiveAmount = Annotated[int, Meta(ge=1, extra={"integral": True})]
 
 Precision = Literal["fp4", "fp8", "bf16", "fp16", "fp32"]
 
@@ -32,15 +37,15 @@ class Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 # -- the model -------------------------------------------------------------
 
 
-class Routing(Table):
+class Routing(Table, frozen=True):
     """Mixture-of-experts routing of one weight stream."""
 
     routed_experts: NonNegative
     experts_per_tok: Positive
-    moe_layers: NonNegative
+    moe_layers: Positive
 
 
-class WeightStream(Table):
+class WeightStream(Table, frozen=True):
     """Parameters of one precision, read once per step.
 
     ``active_params`` are touched by every token; ``resident_params`` occupy
@@ -48,12 +53,12 @@ class WeightStream(Table):
     """
 
     precision: Precision
-    active_params: NonNegative
-    resident_params: NonNegative
+    active_params: Amount
+    resident_params: Amount
     routing: Routing | None = None
 
 
-class AttentionLayers(Table, tag_field="kind", tag="attention"):
+class AttentionLayers(Table, frozen=True, tag_field="kind", tag="attention"):
     """``count`` grouped-query attention layers; ``window`` 0 means full context.
 
     ``kv_shared`` says that K and V are one tensor, so the cache holds one.
@@ -68,7 +73,7 @@ class AttentionLayers(Table, tag_field="kind", tag="attention"):
     kv_precision: Precision = "bf16"
 
 
-class Indexer(Table):
+class Indexer(Table, frozen=True):
     """The small scorer that picks which compressed positions are attended."""
 
     heads: Positive
@@ -78,7 +83,7 @@ class Indexer(Table):
     """Precision of its GEMM; ``None`` is the model's attention precision."""
 
 
-class History(Table):
+class History(Table, frozen=True):
     """Compressed history of an MLA layer: one entry per ``compress_ratio`` positions.
 
     ``index_topk`` 0 attends every entry.
@@ -89,7 +94,7 @@ class History(Table):
     indexer: Indexer | None = None
 
 
-class MlaLayers(Table, tag_field="kind", tag="mla"):
+class MlaLayers(Table, frozen=True, tag_field="kind", tag="mla"):
     """``count`` latent-attention layers.
 
     ``heads``, ``qk_head_dim`` and ``v_head_dim`` come all three or not at all;
@@ -97,7 +102,7 @@ class MlaLayers(Table, tag_field="kind", tag="mla"):
     """
 
     count: Positive
-    latent_dim: Positive
+    latent_dim: NonNegative
     rope_dim: NonNegative = 0
     kv_precision: Precision = "bf16"
     window: NonNegative = 0
@@ -109,24 +114,24 @@ class MlaLayers(Table, tag_field="kind", tag="mla"):
     o_latent_dim: Positive | None = None
 
 
-class LinearLayers(Table, tag_field="kind", tag="linear"):
+class LinearLayers(Table, frozen=True, tag_field="kind", tag="linear"):
     """``count`` linear-attention layers, each holding ``state_bytes`` per sequence."""
 
     count: Positive
-    state_bytes: Positive
+    state_bytes: PositiveAmount
 
 
 Layers = AttentionLayers | MlaLayers | LinearLayers
 
 
-class Model(Table):
+class Model(Table, frozen=True):
     """One model's architecture, as far as a step's cost depends on it.
 
     ``name`` is the id the API serves; ``hidden_dim`` and ``max_seq_len`` are in
     values and tokens; ``activation_bytes`` is the width on the fabric.
     """
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: NonEmpty
     hidden_dim: Positive
     max_seq_len: Positive
     weights: Annotated[tuple[WeightStream, ...], Meta(min_length=1)]
@@ -138,7 +143,7 @@ class Model(Table):
 # -- the hardware ----------------------------------------------------------
 
 
-class Link(Table):
+class Link(Table, frozen=True):
     """One fabric link: ``bandwidth`` B/s per GPU per direction, ``latency`` s."""
 
     bandwidth: PositiveRate
@@ -146,7 +151,7 @@ class Link(Table):
     in_network_reduction: bool = False
 
 
-class Fabric(Table):
+class Fabric(Table, frozen=True):
     """How the GPUs of a group talk: inside a node, and between nodes."""
 
     gpus_per_node: Positive
@@ -154,7 +159,7 @@ class Fabric(Table):
     scale_out: Link | None = None
 
 
-class Hardware(Table):
+class Hardware(Table, frozen=True):
     """One GPU: dense FLOP/s per precision, HBM bytes and bytes/s.
 
     A rate left out is unsupported, except that bf16 and fp16 stand in for
@@ -162,9 +167,9 @@ class Hardware(Table):
     accepted as written and has no effect here.
     """
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: NonEmpty
     memory_bandwidth: PositiveRate
-    memory_capacity: Positive
+    memory_capacity: PositiveAmount
     flops_fp4: PositiveRate | None = None
     flops_fp8: PositiveRate | None = None
     flops_bf16: PositiveRate | None = None
@@ -172,8 +177,19 @@ class Hardware(Table):
     fabric: Fabric | None = None
     memory: dict[str, Any] | None = None
 
+    def flop_rate(self, precision: str) -> float | None:
+        """Dense FLOP/s of one GPU in ``precision``; ``None`` if it cannot compute in it."""
+        half = self.flops_fp16 or self.flops_bf16
+        return {
+            "fp4": self.flops_fp4,
+            "fp8": self.flops_fp8,
+            "bf16": self.flops_bf16 or half,
+            "fp16": half,
+            "fp32": half / 2 if half else None,
+        }[precision]
 
-class TimeCorrection(Table):
+
+class TimeCorrection(Table, frozen=True):
     """Calibration of a measured step: ``alpha * roofline + beta`` seconds."""
 
     alpha: PositiveRate = 1.0
@@ -183,21 +199,21 @@ class TimeCorrection(Table):
 # -- routing between replicas ----------------------------------------------
 
 
-class RoundRobin(Table, tag_field="policy", tag="round_robin"):
+class RoundRobin(Table, frozen=True, tag_field="policy", tag="round_robin"):
     """Each request to the next replica in turn."""
 
 
-class LeastLoaded(Table, tag_field="policy", tag="least_loaded"):
+class LeastLoaded(Table, frozen=True, tag_field="policy", tag="least_loaded"):
     """The fewest requests, then the fewest queued prefill tokens, then the index."""
 
 
-class PrefixAffinity(Table, tag_field="policy", tag="prefix_affinity"):
+class PrefixAffinity(Table, frozen=True, tag_field="policy", tag="prefix_affinity"):
     """The longest cached prefix, unless its holder is above ``max_load_ratio`` x mean load."""
 
     max_load_ratio: PositiveRate | None = None
 
 
-class KvAware(Table, tag_field="policy", tag="kv_aware"):
+class KvAware(Table, frozen=True, tag_field="policy", tag="kv_aware"):
     """The least of uncached prompt + ``load_weight`` x queued prefill tokens."""
 
     load_weight: NonNegativeAmount = 1.0
@@ -211,7 +227,7 @@ Router = RoundRobin | LeastLoaded | PrefixAffinity | KvAware
 Policy = Literal["fcfs", "priority", "sif", "lif", "sof", "lof", "stf", "ltf"]
 
 
-class Scheduler(Table):
+class Scheduler(Table, frozen=True):
     """Continuous-batching limits. Token counts are per step and per replica (or rank)."""
 
     max_num_batched_tokens: Positive
@@ -222,8 +238,49 @@ class Scheduler(Table):
     long_prefill_token_threshold: NonNegative = 0
     max_num_partial_prefills: Positive = 1
     gpu_memory_utilization: Fraction = 0.9
-    kv_cache_capacity: NonNegative = 0
+    kv_cache_capacity: Amount = 0
     """Bytes of KV for the whole tensor-parallel group; 0 derives it."""
     max_model_len: Positive | None = None
     enable_preemption_free: bool = False
     enable_cascade_attention: bool = False
+
+
+# -- the file --------------------------------------------------------------
+
+FreeTable = dict[str, Any]
+"""A table kept as written: read elsewhere, or without effect."""
+
+
+class HardwareEntry(Table, frozen=True):
+    """``[hardware.<entry>]``: how the model is deployed on one kind of GPU.
+
+    ``spec`` is a catalog name or an inline hardware table; without it the
+    entry's own key is the catalog name. ``scheduler`` is laid over the file's;
+    the other tables replace the file's whole.
+    """
+
+    tp: Positive = 1
+    ep: Positive = 1
+    dp_attention: bool = False
+    replicas: Positive = 1
+    spec: str | FreeTable | None = None
+    scheduler: FreeTable = {}
+    router: Router | None = None
+    time_correction: TimeCorrection = TimeCorrection()
+    speculative: FreeTable | None = None
+    decode_router: FreeTable | None = None
+    memory: FreeTable | None = None
+
+
+class ModelFile(Table, frozen=True):
+    """One model file. ``model`` is a catalog name or an inline model table."""
+
+    model: str | FreeTable
+    scheduler: FreeTable
+    hardware: Annotated[dict[str, HardwareEntry], Meta(min_length=1)]
+    served_name: NonEmpty | None = None
+    router: Router | None = None
+    speculative: FreeTable | None = None
+    decode_router: FreeTable | None = None
+    memory: FreeTable | None = None
+    fault: FreeTable | None = None
