@@ -18,7 +18,7 @@ from inference_lab.configuration.catalog import (
     model_names,
 )
 from inference_lab.configuration.deployment import Deployment
-from inference_lab.configuration.errors import ConfigError, Place, did_you_mean
+from inference_lab.configuration.errors import ConfigError, Place, did_you_mean, one_line
 from inference_lab.configuration.reader import check_part, read
 from inference_lab.configuration.rules import check_deployment, check_model
 from inference_lab.configuration.schema import (
@@ -95,7 +95,11 @@ def load(paths: Sequence[str | PathLike[str]], hardware: str | None = None) -> L
             f"{', '.join(given)}: no file has a [hardware.{hardware}] entry"
             f"{did_you_mean(str(hardware), there) or ';'} there are {', '.join(there)}"
         )
-    return Loaded(_named(deployments, dict(files)), tuple(skipped), tuple(warnings))
+    return Loaded(
+        _named(deployments, dict(files)),
+        skipped=tuple(map(one_line, skipped)),
+        warnings=tuple(map(one_line, warnings)),
+    )
 
 
 # -- files -------------------------------------------------------------------
@@ -134,8 +138,6 @@ def _read_file(source: str) -> ModelFile:
         raise ConfigError(f"{source}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not TOML: byte {error.start} is not UTF-8") from None
-    except ValueError as error:  # a null byte in the path
-        raise ConfigError(f"{source}: {error}") from None
     try:
         table = tomli.loads(text)
     except (ValueError, RecursionError) as error:

@@ -156,7 +156,7 @@ def _expected(info: inspect.Type) -> str:
         case inspect.VarTupleType():
             return "an array of at least one table" if info.min_length else "an array of tables"
         case inspect.DictType(min_length=least) if least:
-            return "a table of at least one table"
+            return "a table with at least one entry"
         case inspect.UnionType(types=types):
             rest = [each for each in types if not isinstance(each, inspect.NoneType)]
             return " or ".join(dict.fromkeys(map(_expected, rest)))
@@ -174,7 +174,7 @@ def _shown(value: object) -> str:
         case bool() | str():
             text = json.dumps(value, ensure_ascii=False)
         case dict():
-            return "a table"
+            return "a table" if value else "an empty table"
         case list():
             return "an array" if value else "an empty array"
         case int() if abs(value) > LARGEST:

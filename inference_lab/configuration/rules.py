@@ -18,7 +18,7 @@ from inference_lab.configuration.memory import (
 from inference_lab.configuration.schema import PRECISION_BYTES, MlaLayers, Model, WeightStream
 
 # How many group sizes are tried for one that fits, where the fabric sets no limit.
-_SIZES_TRIED = 4096
+_SIZES_TRIED = 1024
 
 
 def check_model(model: Model, place: Place) -> None:
