@@ -106,6 +106,9 @@ class ChoosingHardware(ModelFiles):
         self.write(by_name(hardware={"gh200": {"tpp": 1}}), "b.toml")
         error = self.assertRaises(ConfigError, load, [self.folder], "h100")
         self.assertIn('b.toml: [hardware.gh200] tpp: unknown key, did you mean "tp"?', str(error))
+        self.write(inline({"hidden": 5}), "b.toml")
+        error = self.assertRaises(ConfigError, load, [self.folder], "h100")
+        self.assertIn("b.toml: [model] hidden: unknown key", str(error))
 
     def test_the_key_of_an_entry_names_its_gpu_unless_spec_does(self) -> None:
         file = by_name(hardware={"b200": {}, "rack": {"spec": "h100"}, "own": {"spec": GPU}})
@@ -173,6 +176,11 @@ class Resolving(ModelFiles):
         own = {"b200": {"scheduler": {"block_size": 32}}}
         file = by_name(scheduler=shared, hardware=own)
         self.assertEqual(self.only(file).scheduler.block_size, 32)
+
+    def test_a_shared_key_must_be_right_even_where_every_entry_overrides_it(self) -> None:
+        own = {"b200": {"scheduler": {"block_size": 32}}}
+        line = self.refusal(by_name(scheduler={**SCHEDULER, "block_size": "x"}, hardware=own))
+        self.assertIn("x.toml: [scheduler] block_size: expected a whole number >= 1", line)
 
     def test_an_entrys_router_replaces_the_shared_one_whole(self) -> None:
         file = by_name(router={"policy": "kv_aware", "load_weight": 2})

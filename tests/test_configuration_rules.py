@@ -157,7 +157,7 @@ class Memory(ModelFiles):
         self.assertIn("on 1 Small; no tp fits", line)
 
     def test_the_leftover_must_hold_one_block(self) -> None:
-        # 9 GB are usable; attention and MLA content of a block of 16 tokens is 65536 bytes.
+        # Of 10 GB 9 are usable. Keys and values of 16 tokens, 2 heads of 64, 8 layers, in bf16.
         layers = {"layers": [ATTENTION]}
         block = 16 * 8 * 2 * 2 * 64 * 2
         for spare, fits in ((block, True), (block - 2, False)):

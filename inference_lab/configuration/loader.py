@@ -144,8 +144,10 @@ def _read_file(source: str) -> ModelFile:
         raise ConfigError(f"{source}: not TOML: {error}") from None
     place = Place(source)
     file = read(ModelFile, table, place)
+    # What is not run is checked as well, as far as it is written here.
+    _model(file, place)
+    check_part(Scheduler, _spelled(file.scheduler), place / "scheduler")
     for name, entry in file.hardware.items():
-        # Entries that are not run are checked as well, as far as they are written here.
         _scheduler(file, name, place)
         if isinstance(entry.spec, dict):
             read(Hardware, entry.spec, place / "hardware" / name / "spec")
