@@ -217,12 +217,18 @@ class Models(ModelFiles):
     def test_latent_heads_come_all_three_or_not_at_all(self) -> None:
         shape = {"heads": 8, "qk_head_dim": 192, "v_head_dim": 128}
         self.only(inline({"layers": [ATTENTION, {**MLA, **shape}]}))
-        for key in shape:
-            with self.subTest(missing=key):
-                partial = {k: v for k, v in shape.items() if k != key}
+        for given, missing in (
+            (("qk_head_dim", "v_head_dim"), "heads"),
+            (("heads", "v_head_dim"), "qk_head_dim"),
+            (("heads", "qk_head_dim"), "v_head_dim"),
+            (("heads",), "qk_head_dim"),
+            (("v_head_dim",), "heads"),
+        ):
+            with self.subTest(given=given):
+                partial = {key: shape[key] for key in given}
                 self.assertEqual(
                     self.refusal(inline({"layers": [ATTENTION, {**MLA, **partial}]})),
-                    f"x.toml: [[model.layers]] #2 {key}: missing; "
+                    f"x.toml: [[model.layers]] #2 {missing}: missing; "
                     "give heads, qk_head_dim and v_head_dim, or none of the three",
                 )
 

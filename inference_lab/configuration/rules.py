@@ -154,8 +154,6 @@ def smallest_tp(deployment: Deployment) -> int | None:
     widest = _widest_group(deployment)
     sizes = range(deployment.expert_parallel, (widest or 2**62) + 1, deployment.expert_parallel)
     for tp in islice(sizes, _SIZES_TRIED):
-        if deployment.dp_attention and tp == 1:
-            continue
         if fits(evolve(deployment, tensor_parallel=tp)):
             return tp
     return None
