@@ -28,9 +28,9 @@ from inference_lab.configuration.schema import (
     TimeCorrection,
     WeightStream,
 )
-from inference_lab.engine.attention import attention_profile
+from inference_lab.engine.attention import Chunk, attention_profile
 from inference_lab.engine.collectives import all_reduce, all_to_all, collective_seconds
-from inference_lab.engine.cost import Chunk, CostModel, StepCost
+from inference_lab.engine.cost import CostModel, StepCost
 
 VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "step-cost-vectors.json").read_text()
