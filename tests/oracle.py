@@ -40,6 +40,7 @@ class Request:
         self.computed = 0
         self.produced = 0
         self.content: list[Block] = []
+        self.named = 0  # prompt blocks that can be, or could have been, found by their hash
         self.auxiliary: list[Block] = []
         self.preemptions = 0
         self.cached_tokens = 0
@@ -100,15 +101,15 @@ class Rank:
         return block
 
     def allocate(self, request: Request, context: int) -> None:
-        """Room for ``context`` positions, and names for prompt blocks that are full."""
+        """Room for ``context`` positions, and names for the prompt blocks that become full."""
         while len(request.content) < self.content_blocks(context):
             request.content.append(self.take())
         while len(request.auxiliary) < self.aux_blocks(context):
             request.auxiliary.append(self.take())
-        full = context // self.settings.block_size
-        for block, name in list(zip(request.content, request.hashes, strict=False))[:full]:
-            if block.hash == name:
-                continue
+        full = min(context // self.settings.block_size, len(request.hashes))
+        while request.named < full:
+            block, name = request.content[request.named], request.hashes[request.named]
+            request.named += 1
             other = self.cached(name)
             if other is None or other.users == 0:
                 if other is not None:
@@ -122,6 +123,7 @@ class Rank:
                 self.free.append(block)
         request.auxiliary = []
         request.content = []
+        request.named = 0
 
     def prefix_hits_of(self, request: Request) -> list[Block]:
         hits: list[Block] = []
@@ -250,6 +252,7 @@ class Rank:
                     self.free.remove(block)
                 block.users += 1
             request.content = list(hits)
+            request.named = len(hits)
             self.allocate(request, cached + want)
             self.waiting.remove(request)
             self.running.append(request)

@@ -70,7 +70,6 @@ class DecodeBatch:
         self.steps = 0
         self.size = 0
         self.reserved = False
-        self.latest_admission = 0
         self.members = members
         self.joined: list[Handle] = []
         self.left: list[Handle] = []
@@ -105,7 +104,6 @@ class DecodeBatch:
         handle.batch = self
         self.members[handle] = None
         self.joined.append(handle)
-        self.latest_admission = max(self.latest_admission, handle.admission)
         self.size += 1
         self._block_counts[base % self._table.block_size] += 1
         for each in self._sums:
@@ -130,8 +128,6 @@ class DecodeBatch:
         del self.members[handle]
         self.left.append(handle)
         self.size -= 1
-        if not self.size:
-            self.latest_admission = 0
         self._block_counts[base % self._table.block_size] -= 1
         for each in self._sums:
             each.add(base, context, -1)

@@ -45,8 +45,7 @@ class StepResult:
 
     ``members`` is the live membership: the requests that decode in the next step. It
     changes under the reader. ``left`` and ``joined`` are the changes since the last
-    result, in this order of application; those who finish leave, as do preempted and
-    aborted ones, and a request that a step had no budget for is in both.
+    result; those who finish leave, as do preempted and aborted ones.
     """
 
     end: float

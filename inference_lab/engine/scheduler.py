@@ -5,9 +5,11 @@ waiting ones, until the step's token budget is spent. When KV blocks run out a r
 request is preempted: it loses its cache, goes to the front of the queue, and computes
 again later what it had.
 
-As long as budget and blocks suffice for all who run, the decoding ones are served in
-bulk, at a price that does not depend on how many they are. Otherwise the pass goes
-through them one by one.
+As long as the blocks suffice for all who run, the decoding ones are served in bulk, at a
+price that does not depend on how many they are. Otherwise the pass goes through them one
+by one. The budget never ends at somebody who decodes: a request is only admitted with
+what all before it leave, and from then on none of them asks for more than it did, save
+the last, whose prompt chunk may have been cut.
 """
 
 from __future__ import annotations
@@ -88,7 +90,6 @@ class Scheduler:
         self.counters = Counters()
         self.queued_prefill_tokens = 0
         """Prompt positions that are not computed yet, waiting and running."""
-        self._idle: dict[Handle, None] = {}  # running, but neither prefilling nor in the batch
         self._profile = profile
         self._policy = settings.policy
         self._budget = settings.max_num_batched_tokens
@@ -147,8 +148,6 @@ class Scheduler:
         elif handle in self.prefilling:
             del self.prefilling[handle]
             self.queued_prefill_tokens -= handle.prefill_length - handle.computed
-        else:
-            del self._idle[handle]
         del self.running[handle]
         self.kv.release(handle.kv)
         if self._preemption_free:
@@ -186,20 +185,12 @@ class Scheduler:
         return min(wanted, self._threshold) if self._threshold else wanted
 
     def _serve_in_bulk(self) -> Scheduled | None:
-        """Serve all who run, or None where that takes a closer look."""
+        """Serve all who run, or None if that takes more blocks than are free."""
         budget = self._budget - self.batch.size
-        if budget < 0:
-            return None
         needed = self.batch.blocks_needed()
         chunks: list[tuple[Handle, int]] = []
         for handle in self.prefilling:
-            new = self._wanted(handle, handle.computed)
-            if new > budget:
-                if handle.admission < self.batch.latest_admission:
-                    return None  # the budget ends at somebody who decodes
-                new = budget
-            if not new:
-                break
+            new = min(self._wanted(handle, handle.computed), budget)
             budget -= new
             needed += self.kv.missing(handle.kv, handle.computed + new)
             chunks.append((handle, new))
@@ -218,8 +209,6 @@ class Scheduler:
         served: dict[Handle, int] = {}
         preempted: list[Handle] = []
         for position, handle in enumerate(order):
-            if budget <= 0:
-                break
             if handle not in self.running:
                 continue
             context = handle.resident
@@ -239,10 +228,6 @@ class Scheduler:
                 self.kv.grow(handle.kv, context)
                 served[handle] = new
                 budget -= new
-        for handle in order:
-            if handle.batch is not None and handle not in served:
-                self.batch.leave(handle)
-                self._idle[handle] = None
         chunks = [(handle, new) for handle, new in served.items() if handle in self.prefilling]
         return Scheduled(chunks, self.batch.size, preempted)
 
@@ -333,8 +318,7 @@ class Scheduler:
         done = Committed()
         produced = self.batch.size
         done.finished = self.batch.finishing()
-        ready: list[Handle] = list(self._idle)
-        self._idle.clear()
+        ready: list[Handle] = []
         for handle, new in plan.chunks:
             if handle.state is not RequestState.PREFILL:
                 continue
@@ -343,7 +327,6 @@ class Scheduler:
             if handle.computed < handle.prefill_length:
                 continue
             del self.prefilling[handle]
-            self._idle[handle] = None
             if not handle.produced:
                 handle.produced = 1
                 handle.first_token_at = now
@@ -358,7 +341,6 @@ class Scheduler:
         self._finish(done.finished, now)
         self.batch.advance()
         for handle in ready:
-            self._idle.pop(handle, None)
             handle.state = RequestState.DECODE
             self.batch.join(handle)
         self.counters.generation_tokens += produced
