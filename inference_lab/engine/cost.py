@@ -65,6 +65,8 @@ class WeightWork:
     flops: dict[str, int]
     bytes: dict[str, int]
     collective_seconds: float
+    rows: tuple[tuple[str, int, int, float, float], ...]
+    """Per precision: its name, FLOPs, bytes, and the group's FLOP/s and bytes/s."""
 
 
 def flop_rate(hardware: Hardware, precision: str) -> float:
@@ -116,7 +118,6 @@ class CostModel:
             precisions.update(dict.fromkeys(term.index_flops))
         self.precisions: tuple[str, ...] = tuple(precisions)
         self.rates = {name: flop_rate(hardware, name) for name in self.precisions}
-        self._group_rates = {name: rate * tp for name, rate in self.rates.items()}
         self.bandwidth = hardware.memory_bandwidth
         self._projection = projection_precision(model)
         self._replicated_bytes = 0
@@ -131,6 +132,7 @@ class CostModel:
         known = self._weight_work.get(tokens)
         if known is not None:
             return known
+        bandwidth = self.bandwidth * self.tp
         flops = dict.fromkeys(self.precisions, 0)
         read = dict.fromkeys(self.precisions, 0)
         for stream in self.model.weights:
@@ -138,15 +140,19 @@ class CostModel:
             read[stream.precision] += stream_bytes(stream, tokens)
         read[self._projection] += self._replicated_bytes
         work = WeightWork(
-            flops,
-            read,
-            collective_seconds(
+            flops=flops,
+            bytes=read,
+            collective_seconds=collective_seconds(
                 self.model,
                 self.hardware.fabric,
                 tokens,
                 tp=self.tp,
                 ep=self.ep,
                 dp_attention=self.dp_attention,
+            ),
+            rows=tuple(
+                (name, flops[name], read[name], self.rates[name] * self.tp, bandwidth)
+                for name in self.precisions
             ),
         )
         self._weight_work[tokens] = work
@@ -190,17 +196,21 @@ class CostModel:
 
     def seconds(self, tokens: int, ranks: Sequence[AttentionWork]) -> float:
         """``step_seconds`` of :meth:`price`, without the account of how it comes about."""
-        weights = self.weight_work(tokens)
-        total = weights.collective_seconds
-        memory = self.bandwidth * self.tp
-        for name, amount in weights.flops.items():
-            read = weights.bytes[name]
+        if len(ranks) == 1:
+            work = ranks[0]
+        else:
+            work = AttentionWork(bytes=sum(rank.bytes for rank in ranks))
             for rank in ranks:
-                amount += rank.flops.get(name, 0)
-                if name == self.attention.precision:
-                    read += rank.bytes
-            compute_seconds = amount / self._group_rates[name]
-            memory_seconds = read / memory
+                work.add_flops(rank.flops)
+        weights = self._weight_work.get(tokens) or self.weight_work(tokens)
+        total = weights.collective_seconds
+        attended, at = work.flops, self.attention.precision
+        for name, flops, read, rate, bandwidth in weights.rows:
+            if name in attended:
+                flops += attended[name]
+            if name == at:
+                read += work.bytes
+            compute_seconds, memory_seconds = flops / rate, read / bandwidth
             total += compute_seconds if compute_seconds > memory_seconds else memory_seconds
         total = self.time_correction.alpha * total + self.time_correction.beta
         return total + self.skew_seconds(ranks) if self.dp_attention else total

@@ -150,7 +150,8 @@ class DecodeBatch:
 
     def finishing(self) -> list[Handle]:
         """The members that the step in flight completes."""
-        return list(self._finishing.get(self.steps, ()))
+        finishing = self._finishing.get(self.steps)
+        return list(finishing) if finishing else []
 
     def advance(self) -> None:
         """The step is over: every member has one position more."""

@@ -12,6 +12,7 @@ from attrs import define, frozen
 
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.memory import ranks
+from inference_lab.engine.attention import AttentionWork
 from inference_lab.engine.cost import CostModel
 from inference_lab.engine.requests import Handle
 from inference_lab.engine.routing import Routing
@@ -135,23 +136,23 @@ class Replica:
         """
         if self._plan is not None:
             raise RuntimeError("the step in flight is not committed")
-        scheduled = [rank.schedule(now) for rank in self.ranks]
-        if len(scheduled) == 1:
-            only = scheduled[0]
-            n_decode, chunks, preempted, tokens = (
-                only.decodes,
-                only.chunks,
-                only.preempted,
-                only.tokens,
-            )
-        else:
-            n_decode = sum(each.decodes for each in scheduled)
-            chunks = [chunk for each in scheduled for chunk in each.chunks]
-            preempted = [handle for each in scheduled for handle in each.preempted]
-            tokens = sum(each.tokens for each in scheduled)
+        scheduled: list[Scheduled] = []
+        work: list[AttentionWork] = []
+        chunks: list[tuple[Handle, int]] = []
+        preempted: list[Handle] = []
+        n_decode = tokens = 0
+        for rank in self.ranks:
+            plan = rank.schedule(now)
+            scheduled.append(plan)
+            work.append(rank.attention_work(plan))
+            n_decode += plan.decodes
+            tokens += plan.tokens
+            if plan.chunks:
+                chunks += plan.chunks
+            if plan.preempted:
+                preempted += plan.preempted
         if not tokens:
             return None
-        work = [rank.attention_work(plan) for rank, plan in zip(self.ranks, scheduled, strict=True)]
         end = now + self._cost.seconds(tokens, work)
         self._plan = StepPlan(now, end, n_decode, chunks, preempted, tokens, scheduled)
         return self._plan
@@ -171,13 +172,13 @@ class Replica:
         joined: list[Handle] = []
         decoded = 0
         for rank, scheduled in zip(self.ranks, plan.scheduled, strict=True):
-            decoded += rank.batch.size
-            done = rank.commit(scheduled, plan.end)
-            if done.first:
-                first += done.first
-            if done.finished:
-                finished += [(handle, handle.finish_reason) for handle in done.finished]
             batch = rank.batch
+            decoded += batch.size
+            begun, done = rank.commit(scheduled, plan.end)
+            if begun:
+                first += begun
+            if done:
+                finished += [(handle, handle.finish_reason) for handle in done]
             if batch.left:
                 left += batch.left
                 batch.left = []

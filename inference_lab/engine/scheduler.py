@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field
+from attrs import define
 
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.engine.attention import AttentionProfile, AttentionWork, Chunk
@@ -28,24 +28,15 @@ from inference_lab.engine.requests import Handle, RequestState
 
 @define(slots=True)
 class Scheduled:
-    """What one pass put into a step: prompt chunks of so many positions, and decodes."""
+    """What one pass put into a step: prompt chunks of so many positions, and decodes.
 
-    chunks: list[tuple[Handle, int]] = field(factory=list)
-    decodes: int = 0
-    preempted: list[Handle] = field(factory=list)
+    ``tokens`` are the new positions in all.
+    """
 
-    @property
-    def tokens(self) -> int:
-        """New positions in all."""
-        return self.decodes + sum(new for _, new in self.chunks)
-
-
-@define(slots=True)
-class Committed:
-    """What the end of a step brought: first tokens, and finished requests, in order."""
-
-    first: list[Handle] = field(factory=list)
-    finished: list[Handle] = field(factory=list)
+    chunks: list[tuple[Handle, int]]
+    decodes: int
+    tokens: int
+    preempted: list[Handle]
 
 
 @define(slots=True)
@@ -98,6 +89,7 @@ class Scheduler:
         self._chunked = settings.enable_chunked_prefill
         self._preemption_free = settings.enable_preemption_free
         self._cascade = settings.enable_cascade_attention
+        self._itemised = self._cascade or not profile.additive
         self._admissions = 0
         self._promised_blocks = 0
 
@@ -166,15 +158,10 @@ class Scheduler:
 
     def schedule(self, now: float) -> Scheduled:
         """Choose what the step that starts at ``now`` computes, and reserve its blocks."""
-        preempted: list[Handle] = []
-        while True:
-            plan = self._serve_in_bulk() or self._serve_one_by_one()
-            if not plan.preempted:
-                self._admit(plan, now)
-            preempted += plan.preempted
-            if plan.decodes or plan.chunks or not plan.preempted:
-                break
-        plan.preempted = preempted
+        plan = self._serve_in_bulk() or self._serve_one_by_one()
+        # None is admitted beside a preemption, unless all who ran were preempted.
+        if self.waiting and not (plan.preempted and plan.tokens):
+            self._admit(plan, now)
         self.batch.reserved = plan.decodes > 0
         self.counters.iteration_tokens += plan.tokens
         return plan
@@ -199,8 +186,9 @@ class Scheduler:
         for handle, new in chunks:
             needed -= self.kv.missing(handle.kv, handle.computed + new)
             self.kv.grow(handle.kv, handle.computed + new)
-        self.kv.take(needed)
-        return Scheduled(chunks, self.batch.size)
+        if needed:
+            self.kv.take(needed)
+        return Scheduled(chunks, self.batch.size, self._budget - budget, [])
 
     def _serve_one_by_one(self) -> Scheduled:
         """Serve whom budget and blocks allow, in order, preempting where blocks lack."""
@@ -229,7 +217,7 @@ class Scheduler:
                 served[handle] = new
                 budget -= new
         chunks = [(handle, new) for handle, new in served.items() if handle in self.prefilling]
-        return Scheduled(chunks, self.batch.size, preempted)
+        return Scheduled(chunks, self.batch.size, self._budget - budget, preempted)
 
     def _victim(self, order: Sequence[Handle], position: int) -> Handle:
         """Whom to preempt for the request at ``position``.
@@ -244,10 +232,8 @@ class Scheduler:
 
     def _admit(self, plan: Scheduled, now: float) -> None:
         """Admit waiting requests until the first that does not fit."""
-        if not self.waiting:
-            return
         budget = self._budget - plan.tokens
-        while budget > 0 and len(self.waiting) and len(self.running) < self._most_running:
+        while budget > 0 and self.waiting and len(self.running) < self._most_running:
             handle = self.waiting.peek()
             hits = self.kv.lookup(handle.kv, handle.prompt_tokens)
             cached = len(hits) * self.kv.table.block_size
@@ -267,6 +253,7 @@ class Scheduler:
             self.waiting.pop()
             self._start(handle, cached, now)
             budget -= new
+            plan.tokens += new
             plan.chunks.append((handle, new))
 
     def _start(self, handle: Handle, cached: int, now: float) -> None:
@@ -288,9 +275,9 @@ class Scheduler:
 
     def attention_work(self, plan: Scheduled) -> AttentionWork:
         """FLOPs and bytes of the attention of a step as planned."""
-        profile = self._profile
-        if self._cascade or not profile.additive:
+        if self._itemised:
             return self._attention_work_one_by_one(plan)
+        profile = self._profile
         work = profile.decode_work(self.batch.totals, plan.decodes)
         for handle, new in plan.chunks:
             context = handle.computed + (new + 1) // 2
@@ -310,14 +297,14 @@ class Scheduler:
 
     # -- the end of a step -----------------------------------------------------
 
-    def commit(self, plan: Scheduled, now: float) -> Committed:
-        """End the step in flight at ``now``: count what it computed.
+    def commit(self, plan: Scheduled, now: float) -> tuple[list[Handle], list[Handle]]:
+        """End the step in flight at ``now``: who got a first token, and who is finished.
 
         Requests that were aborted meanwhile have left, and get nothing.
         """
-        done = Committed()
         produced = self.batch.size
-        done.finished = self.batch.finishing()
+        first: list[Handle] = []
+        finished = self.batch.finishing()
         ready: list[Handle] = []
         for handle, new in plan.chunks:
             if handle.state is not RequestState.PREFILL:
@@ -332,19 +319,20 @@ class Scheduler:
                 handle.first_token_at = now
                 produced += 1
                 self.counters.prompt_tokens += handle.prompt_tokens
-                done.first.append(handle)
+                first.append(handle)
             if handle.produced >= handle.target:
-                done.finished.append(handle)
+                finished.append(handle)
             else:
                 ready.append(handle)
-        done.finished.sort(key=lambda handle: handle.admission)
-        self._finish(done.finished, now)
+        if finished:
+            finished.sort(key=lambda handle: handle.admission)
+            self._finish(finished, now)
         self.batch.advance()
         for handle in ready:
             handle.state = RequestState.DECODE
             self.batch.join(handle)
         self.counters.generation_tokens += produced
-        return done
+        return first, finished
 
     def _finish(self, handles: Iterable[Handle], now: float) -> None:
         for handle in handles:
