@@ -14,39 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from inference_lab.configuration.catalog import catalog_model
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.memory import auxiliary_blocks
-from inference_lab.configuration.schema import (
-    AttentionLayers,
-    History,
-    Indexer,
-    LinearLayers,
-    MlaLayers,
-    Model,
-    WeightStream,
-)
+from inference_lab.configuration.schema import Model
 from inference_lab.engine.engine import Engine
-from tests.engines import Arrival, Trace, deployment, run
+from tests.engines import ODD, Arrival, Trace, deployment, run
 from tests.oracle import Oracle
-
-ODD = Model(
-    name="odd",
-    hidden_dim=256,
-    max_seq_len=8192,
-    weights=(WeightStream(precision="bf16", active_params=10**9, resident_params=10**9),),
-    layers=(
-        MlaLayers(
-            count=3,
-            latent_dim=33,
-            rope_dim=2,
-            kv_precision="fp4",
-            window=50,
-            history=History(compress_ratio=8, index_topk=20, indexer=Indexer(heads=2, head_dim=8)),
-        ),
-        AttentionLayers(count=2, heads=4, head_dim=16, kv_heads=1, window=200),
-        AttentionLayers(count=1, heads=4, head_dim=16, kv_heads=1),
-        LinearLayers(count=1, state_bytes=5000),
-    ),
-)
-"""Fractions of bytes, which have to be rounded request by request, and growing windows."""
 
 MODELS: list[tuple[str | Model, dict[str, Any]]] = [
     ("llama-3.1-8b-instruct", {}),
