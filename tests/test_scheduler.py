@@ -176,6 +176,26 @@ class PreemptionTests(SynchronousTestCase):
         self.assertEqual(result.decoded, 1)
         self.assertEqual(lab.order(), ["r2", "r1"])
 
+    def test_what_a_served_victim_had_in_the_pass_is_given_back(self) -> None:
+        lab = Lab(policy="priority", blocks=6, max_num_batched_tokens=16)
+        low = lab.submit(46, 20, priority=5)
+        for _ in range(3):
+            lab.step()
+        high = lab.submit(15, 20, priority=0)
+        lab.step()
+        lab.submit(32, 1, priority=1)
+        self.assertEqual(lab.chunks(), {"r3": 14})
+        # Now low takes the last block, high wants one more, and r3 all budget there is.
+        plan = lab.begin()
+        self.assertEqual(plan.preempted, [low])
+        self.assertEqual((plan.n_decode, plan.tokens), (1, 16))
+        self.assertEqual([new for _, new in plan.chunks], [15])
+        lab.now = plan.end
+        lab.replica.commit(plan)
+        self.assertEqual(high.produced, 3)
+        self.assertEqual(sorted(lab.order()), ["r1", "r2", "r3"])
+        self.assertEqual(lab.engine.stats().kv_usage, 0.0)
+
     def test_preempted_request_loses_no_token_and_repeats_none(self) -> None:
         lab = Lab(blocks=16)
         lab.submit(120, 20)
