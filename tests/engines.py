@@ -63,7 +63,8 @@ def deployment(
     Other keywords are those of the scheduler table.
     """
     resolved = catalog_model(model) if isinstance(model, str) else model
-    outer = {key: settings.pop(key) for key in ("replicas", "router") if key in settings}
+    outside = ("replicas", "router", "time_correction")
+    outer = {key: settings.pop(key) for key in outside if key in settings}
     table: dict[str, Any] = {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": 256,

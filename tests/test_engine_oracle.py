@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from inference_lab.configuration.catalog import catalog_model
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.memory import auxiliary_blocks
-from inference_lab.configuration.schema import Model
+from inference_lab.configuration.schema import Model, TimeCorrection
 from inference_lab.engine.engine import Engine
 from tests.engines import ODD, Arrival, Trace, deployment, run
 from tests.oracle import Oracle
@@ -57,6 +57,7 @@ def random_deployment(number: int, random: Random) -> Deployment:
         max_model_len=random.choice((None, 700, 4000)),
         enable_preemption_free=random.random() < 0.1,
         enable_cascade_attention=random.random() < 0.2,
+        time_correction=random.choice((TimeCorrection(), TimeCorrection(alpha=1.3, beta=0.001))),
     )
 
 

@@ -12,7 +12,7 @@ blocks come by residue class too; finishing and growth beside the content by cal
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from inference_lab.engine.attention import Term
 from inference_lab.engine.kv_cache import BlockTable
@@ -92,6 +92,20 @@ class DecodeBatch:
             if growing:
                 needed += sum(growing.values())
         return needed
+
+    def wanting(self, order: Iterable[Handle]) -> list[tuple[int, Handle]]:
+        """Those of ``order``, with their index, who may need blocks in the next step.
+
+        All who are not members, and the members that `blocks_needed` counts.
+        """
+        size = self._table.block_size
+        residue = (1 - self.steps) % size
+        growing = self._growing.get(self.steps, {})
+        return [
+            (index, handle)
+            for index, handle in enumerate(order)
+            if handle.batch is None or handle.base % size == residue or handle in growing
+        ]
 
     def holding(self, handle: Handle) -> int:
         """KV blocks that a member holds."""

@@ -6,7 +6,7 @@ answer will really have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
 from inference_lab.engine.requests import Handle, RequestState
@@ -39,18 +39,9 @@ _VICTIM: dict[str, Callable[[Handle], Key]] = {
 """The greatest is preempted, of equals the one admitted last."""
 
 
-def victim(policy: str, candidates: Iterable[Handle]) -> Handle:
+def victim(policy: str, candidates: Sequence[Handle]) -> Handle:
     """Whom to preempt of ``candidates``, given in the order of their admission."""
-    key = _VICTIM[policy]
-    chosen: Handle | None = None
-    greatest: Key = ()
-    for handle in candidates:
-        value = key(handle)
-        if chosen is None or value >= greatest:
-            chosen, greatest = handle, value
-    if chosen is None:
-        raise ValueError("no candidate to preempt")
-    return chosen
+    return max(reversed(candidates), key=_VICTIM[policy])
 
 
 class WaitingQueue:

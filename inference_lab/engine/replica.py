@@ -84,7 +84,7 @@ class Stats:
     @property
     def kv_usage(self) -> float:
         """Share of KV blocks in use, 0 to 1."""
-        return 1 - self.kv_blocks_free / self.kv_blocks
+        return 1 - self.kv_blocks_free / self.kv_blocks if self.kv_blocks else 0.0
 
 
 class Replica:

@@ -191,44 +191,45 @@ class Scheduler:
         return Scheduled(chunks, self.batch.size, self._budget - budget, [])
 
     def _serve_one_by_one(self) -> Scheduled:
-        """Serve whom budget and blocks allow, in order, preempting where blocks lack."""
+        """Serve whom the blocks allow, in order, preempting where they lack.
+
+        Decodes that need no block cannot fail, so they are passed over.
+        """
         order = list(self.running)
-        budget = self._budget
-        served: dict[Handle, int] = {}
+        chunks: dict[Handle, int] = {}
         preempted: list[Handle] = []
-        for position, handle in enumerate(order):
+        for position, handle in self.batch.wanting(order):
             if handle not in self.running:
                 continue
             context = handle.resident
             if handle.batch is not None:
-                new = 1
                 handle.kv.count = self.batch.holding(handle)
+                context += 1
             else:
-                new = min(self._wanted(handle, context), budget)
-            context += new
+                budget = self._budget - self.batch.size - sum(chunks.values())
+                chunks[handle] = min(self._wanted(handle, context), budget)
+                context += chunks[handle]
             needed = self.kv.missing(handle.kv, context)
             while needed > self.kv.free and handle in self.running:
                 loser = self._victim(order, position)
-                budget += served.pop(loser, 0)
+                chunks.pop(loser, None)
                 preempted.append(loser)
                 self._preempt(loser)
             if handle in self.running:
                 self.kv.grow(handle.kv, context)
-                served[handle] = new
-                budget -= new
-        chunks = [(handle, new) for handle, new in served.items() if handle in self.prefilling]
-        return Scheduled(chunks, self.batch.size, self._budget - budget, preempted)
+        tokens = self.batch.size + sum(chunks.values())
+        return Scheduled(list(chunks.items()), self.batch.size, tokens, preempted)
 
     def _victim(self, order: Sequence[Handle], position: int) -> Handle:
         """Whom to preempt for the request at ``position``.
 
-        Those served before it in this pass are safe, except from the priority policy,
-        which takes the least important of all and gives the budget it had back.
+        Those before it are served already and safe, except from the priority policy, which
+        takes the least important of all; the budget it had is free again.
         """
         if self._policy == "fcfs":
             return next(reversed(self.running))
         start = 0 if self._policy == "priority" else position
-        return victim(self._policy, (h for h in order[start:] if h in self.running))
+        return victim(self._policy, [h for h in order[start:] if h in self.running])
 
     def _admit(self, plan: Scheduled, now: float) -> None:
         """Admit waiting requests until the first that does not fit."""
