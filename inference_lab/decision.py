@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from inference_lab.content.directives import Directive
-from inference_lab.faults.grammar import Fault, ModelFault
+from inference_lab.faults.grammar import HEALTHY, Fault, ModelFault
 
 
 @frozen
@@ -43,11 +43,12 @@ def decide(
     """Pick what answers a request to ``endpoint`` (`chat` or `completions`).
 
     A header fault is taken as it is: whoever read it has refused it where it
-    cannot be honoured. A model's fault passes by what it does not cover.
+    cannot be honoured, and one that says `none` keeps the model's away. A model's
+    fault passes by what it does not cover.
     """
-    if header is not None:
+    if header is not None and header.mode != HEALTHY:
         return Die(header)
-    if model is not None and streaming and endpoint in model.endpoints:
+    if header is None and model is not None and streaming and endpoint in model.endpoints:
         return Die(model.fault)
     if directive is not None:
         return Script(directive)

@@ -63,9 +63,9 @@ class Scene:
 
         :raises ScriptError: if there is none of this name.
         """
-        facts = self.facts()
         if name in self.values:
             return self.values[name]
+        facts = self.facts()
         if name in facts:
             return facts[name]
         known = ", ".join(sorted({*self.values, *facts}))

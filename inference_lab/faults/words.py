@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -82,9 +84,9 @@ class _Tokens(_Word, frozen=True):
 
     def does(self, scene: Scene) -> Iterator[Act]:
         """A token a frame."""
-        endless = self.count == "endless"
+        count = math.inf if self.count == "endless" else scene.number(self.count)
         number = 0
-        while endless or number < scene.number(self.count):
+        while number < count:
             said = scene.next_token()
             text = said.text if self.text is None else scene.text(self.text)
             text = (self.opening if number == 0 else "") + text + self.append
@@ -302,8 +304,9 @@ class RepeatWord(_Word, frozen=True, tag="repeat"):
         every = scene.number(self.every_ms)
         if forever:
             yield Hold()
+        count = math.inf if forever else scene.number(self.count)
         number = 0
-        while forever or number < scene.number(self.count):
+        while number < count:
             number += 1
             acted = bool(every)
             if every:
@@ -416,8 +419,6 @@ class GzipWord(_Word, frozen=True, tag="gzip"):
 
     def does(self, scene: Scene) -> Iterator[Act]:
         """Pieces of one gzip member."""
-        import zlib
-
         packer = zlib.compressobj(wbits=31)
         for act in _frames(self.of, scene):
             if isinstance(act, Spoken | Send):
