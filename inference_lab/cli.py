@@ -13,6 +13,7 @@ usage: inference-lab COMMAND [options]
 
 commands:
   serve    run the server in the foreground (the same as `twistd -n inference-lab`)
+  modes    list the ways to die; `modes show NAME`, `modes render NAME`
 
 `inference-lab COMMAND --help` lists a command's options.
 """
@@ -24,12 +25,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     match words:
         case ["serve", *rest]:
             serve(rest)
+        case ["modes", *rest]:
+            from inference_lab.modes_command import main as modes
+
+            modes(rest)
         case [] | ["--help" | "-h" | "help", *_]:
             print(USAGE, end="")
         case ["--version", *_]:
             print(f"inference-lab {__version__}")
         case [unknown, *_]:
-            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve")
+            raise SystemExit(f"inference-lab: unknown command {unknown!r}; allowed: serve, modes")
 
 
 def serve(argv: Sequence[str]) -> None:

@@ -162,6 +162,11 @@ class Wire:
         self._held = True
 
     @property
+    def ending(self) -> End | None:
+        """Which end has begun, or is pretended not to."""
+        return End.HOLD if self._held and self._ending is None else self._ending
+
+    @property
     def frames(self) -> int:
         """How many frames were sent."""
         return self._player.frames
