@@ -24,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    folders = argparse.ArgumentParser(add_help=False)
+    folders = _Parser(add_help=False)
     folders.add_argument(
         "--modes", action="append", default=[], metavar="DIR", help="a folder of modes of your own"
     )
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", parser_class=_Parser)
     # A default here would undo what was given before the command.
     folders.set_defaults(modes=None)
-    more = argparse.ArgumentParser(add_help=False)
+    more = _Parser(add_help=False)
     more.add_argument("--modes", action="append", dest="more", default=[], metavar="DIR")
     show = commands.add_parser("show", parents=[more], help="print a mode's script as TOML")
     show.add_argument("name")

@@ -75,8 +75,8 @@ def render(
     backend = Driver(engine, clock, Paced(clock, 1.0), figures)
     served = {deployment.name: Served(deployment, None, backend)}
     lab = Lab(clock, Settings(directives=True), served, modes=modes)
-    site = LabSite(Front(KleinResource(Api(lab).app), (), modes), clock)
-    transport = _Transport()
+    site: Any = LabSite(Front(KleinResource(Api(lab).app), (), modes), clock)
+    transport: Any = _Transport()  # type: ignore[no-untyped-call]
     channel: Any = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1))
     channel.makeConnection(transport)
     body = request_body(endpoint, model or deployment.name)
@@ -98,9 +98,9 @@ class _Clock(Clock):
 
     def turn(self) -> None:
         """Run what is due next."""
-        calls = self.getDelayedCalls()
-        self.rightNow = max(self.rightNow, min((c.getTime() for c in calls), default=MAX_SECONDS))
-        for call in [c for c in calls if c.getTime() <= self.rightNow]:
+        due = min((call.getTime() for call in self.calls), default=MAX_SECONDS)
+        self.rightNow = max(self.rightNow, due)
+        for call in [call for call in self.calls if call.getTime() <= self.rightNow]:
             if call.active():
                 self.calls.remove(call)
                 call.called = 1

@@ -38,7 +38,9 @@ def record() -> dict[str, Any]:
         for path in (CHAT, COMPLETIONS):
             for count in COUNTS:
                 for usage in (False, True):
-                    options = {"stream_options": {"include_usage": True}} if usage else {}
+                    options: dict[str, Any] = (
+                        {"stream_options": {"include_usage": True}} if usage else {}
+                    )
                     header = f"x-inference-lab-fault: {fault};after_chunks={count}"
                     connection = server.post(path, request(path, **options), header)
                     server.run(0.5)

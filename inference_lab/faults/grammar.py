@@ -163,7 +163,7 @@ def _fault(mode: str, found: Mapping[str, Any], modes: Modes) -> Fault:
         for name, value in sorted(found.items())
         if name not in _CORE and value != known[name].default
     }
-    return Fault(mode, **core, settings=tuple(settings.items()))  # type: ignore[arg-type]
+    return Fault(mode, **core, settings=tuple(settings.items()))
 
 
 def _check_mode(mode: str, modes: Modes) -> None:

@@ -177,7 +177,7 @@ def _spelt_out(words: Any, where: str) -> Any:
 
 
 def _tags() -> dict[str, Any]:
-    return {kind.__struct_config__.tag: kind for kind in Words.__args__}  # type: ignore[attr-defined]
+    return {kind.__struct_config__.tag: kind for kind in Words.__args__}
 
 
 def _explained(problem: str, table: Any) -> str:
@@ -291,4 +291,3 @@ def load_modes(folders: Iterable[str | Path]) -> Mapping[str, Mode]:
 
 MODES: Mapping[str, Mode] = {name: built_in()[name] for name in SPECIFIED}
 """The specified eleven, by name."""
-

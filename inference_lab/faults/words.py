@@ -32,9 +32,7 @@ _MARK = "\ue000here\ue000"
 _MARKED = msgspec.json.encode(_MARK)
 
 
-class _Word(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"
-):
+class _Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
     """``when`` leaves a word out unless it holds: ``$name``, ``$name=value|value``."""
 
     when: bool | str = True
