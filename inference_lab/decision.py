@@ -46,10 +46,18 @@ def decide(
     cannot be honoured, and one that says `none` keeps the model's away. A model's
     fault passes by what it does not cover.
     """
-    if header is not None and header.mode != HEALTHY:
-        return Die(header)
-    if header is None and model is not None and streaming and endpoint in model.endpoints:
-        return Die(model.fault)
+    fault = shape_of(header, model, endpoint, streaming)
+    if fault is not None and fault.mode != HEALTHY:
+        return Die(fault)
     if directive is not None:
         return Script(directive)
     return Generate()
+
+
+def shape_of(
+    header: Fault | None, model: ModelFault | None, endpoint: str, streaming: bool
+) -> Fault | None:
+    """Whose parameters a stream takes, be it a death or healthy."""
+    if header is not None or model is None:
+        return header
+    return model.fault if streaming and endpoint in model.endpoints else None

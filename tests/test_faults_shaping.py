@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from inference_lab.faults.grammar import parse_table
+from inference_lab.faults.modes import built_in
 from inference_lab.faults.shaping import BOM, KEEPALIVES, shaped
 from inference_lab.faults.steps import AwaitToken, End, Head, Hold, Pause, Raw, Send, Step
 from tests.labs import CHAT, COMPLETIONS, Server, request
@@ -167,3 +169,15 @@ class ServedTests(SynchronousTestCase):
         connection = self.ask("tool_index", COMPLETIONS)
         self.assertEqual(connection.head[0], 400)
         self.assertIn(b"for chat only", connection.rest)
+
+    def test_a_model_can_be_shaped_by_its_configuration(self) -> None:
+        table = {"mode": "none", "framing": "crlf"}
+        server = Server(directives=False, fault=parse_table(table, built_in()))
+        connection = server.post(CHAT, request(CHAT, max_tokens=5))
+        server.run(3.0)
+        self.assertTrue(connection.text.endswith(b"data: [DONE]\r\n\r\n"))
+        table = {"mode": "finish_abort", "reason": "error"}
+        server = Server(directives=False, fault=parse_table(table, built_in()))
+        connection = server.post(CHAT, request(CHAT))
+        server.run(3.0)
+        self.assertIn(b'"finish_reason":"error"', connection.text)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import textwrap
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import tomli
 
 from inference_lab.faults.grammar import CHAT, FaultError, parse_header, parse_table
 from inference_lab.faults.modes import ModeError, built_in, load_modes, read_mode
+from inference_lab.faults.parameters import CORE, SHAPING
+from inference_lab.faults.words import Words
 from inference_lab.render import render
-from tests.live import PATIENCE, program
+from tests.live import PATIENCE, REPOSITORY, program
 
 TOP = 'wire = "w"\ncurl = "c"\n'
 
@@ -83,6 +87,23 @@ def test_every_built_in_can_be_copied() -> None:
             assert tomli.loads(mode.source)["wire"] == mode.wire
             assert mode.seen
             assert mode.curl
+
+
+def test_the_manual() -> None:
+    """Its example is a mode, and no word or parameter is left out."""
+    manual = (REPOSITORY / "docs" / "modes.rst").read_text()
+    example = manual[manual.index("    # incidents/") : manual.index("A test then sends")]
+    mode = read_mode(textwrap.dedent(example), "proxy_timeout", "manual")
+    modes = {**built_in(), "proxy_timeout": mode}
+    rendered = render("proxy_timeout;code=524;after_chunks=2", CHAT, modes)
+    assert rendered.wire.startswith(b"HTTP/1.1 103 ")
+    assert rendered.wire.endswith(b"<html><h1>524 Gateway Timeout</h1></html>\r\n")
+    assert rendered.end == "rst"
+    for word in get_args(Words):
+        assert f"``{word.__struct_config__.tag}``" in manual
+    for parameter in (*CORE, *SHAPING):
+        if parameter.name != "utf8":
+            assert f"``{parameter.name}``" in manual
 
 
 PARAMETERS = (

@@ -20,6 +20,8 @@ from inference_lab.faults.steps import AwaitToken, End, Pause, Raw, Send, Step
 
 _REFERENCE = re.compile(r"\$\{([a-z0-9_]+)\}", re.ASCII)
 
+_WHOLE = re.compile(r"\$[a-z][a-z0-9_]*", re.ASCII)
+
 
 class ScriptError(ValueError):
     """A script that cannot be played; ``str()`` says why, in one line."""
@@ -96,7 +98,10 @@ class Scene:
         return value
 
     def text(self, given: str, json: bool = False) -> str:
-        """``given`` with each ``${name}`` in place; inside JSON strings they are escaped."""
+        """``given`` with each ``${name}`` in place; inside JSON strings they are escaped.
+
+        ``$name`` alone is one, too; ``$$`` begins a text that is none.
+        """
 
         def said(matched: re.Match[str]) -> str:
             value = self.value(matched[1])
@@ -104,8 +109,10 @@ class Scene:
                 return "true" if value else "false"
             return _escaped(value) if json and isinstance(value, str) else str(value)
 
-        if given[:1] == "$" and given[1:].replace("_", "a").isalnum():
+        if _WHOLE.fullmatch(given):
             given = f"${{{given[1:]}}}"
+        elif given.startswith("$$"):
+            return given[1:]
         return _REFERENCE.sub(said, given)
 
     def holds(self, condition: bool | str) -> bool:

@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from inference_lab.content.answers import scripted
 from inference_lab.content.directives import Directive, find_directive
 from inference_lab.content.prompt import Prompt
-from inference_lab.decision import Die, Generate, Script, decide
+from inference_lab.decision import Die, Generate, Script, decide, shape_of
 from inference_lab.dialects.base import Dialect, Identity, Usage
 from inference_lab.engine.prefix import block_hashes
 from inference_lab.engine.requests import Refused
@@ -185,7 +185,7 @@ class Api:
         served = self._served(asked.model)
         decision = decide(header, served.fault, endpoint.name, streaming, self._directive(asked))
 
-        fault = decision.fault if isinstance(decision, Die) else header
+        fault = shape_of(header, served.fault, endpoint.name, streaming)
         shape = {} if fault is None else self._parameters(fault, endpoint)
         field = str(shape.get("field", "server"))
         field = lab.settings.reasoning_field if field == "server" else field

@@ -133,7 +133,7 @@ class Wire:
         chunked = head.framing == "chunked" and head.status >= 200
         if chunked and self._request.clientproto == b"HTTP/1.0":
             chunked = False
-        fields = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in head.headers]
+        fields = [(n.encode(), v.encode()) for n, v in head.headers]
         if not head.exact and head.status >= 200:
             fields = [*self._usual(head), *fields]
         lines += [name + b": " + value for name, value in fields]
@@ -186,7 +186,7 @@ class Wire:
             ("cache-control", "no-cache"),
         ):
             usual.setRawHeaders(name, [value])
-        own = {name.lower().encode("latin-1") for name, _ in head.headers}
+        own = {name.lower().encode() for name, _ in head.headers}
         return [
             (name, value)
             for name, values in usual.getAllRawHeaders()
@@ -327,7 +327,7 @@ def _status_line(head: Head) -> bytes:
     reason = head.reason
     if reason is None:
         reason = RESPONSES.get(head.status, b"").decode("latin-1")
-    return f"HTTP/1.1 {head.status} {reason}".encode("latin-1")
+    return f"HTTP/1.1 {head.status} {reason}".encode()
 
 
 def _head_size(request: Any) -> int:
