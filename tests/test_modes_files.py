@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 import tomli
 
+from inference_lab.faults.compounds import Words
 from inference_lab.faults.grammar import CHAT, FaultError, parse_header, parse_table
 from inference_lab.faults.modes import ModeError, built_in, load_modes, read_mode
 from inference_lab.faults.parameters import CORE, SHAPING
-from inference_lab.faults.words import Words
 from inference_lab.render import render
 from tests.live import PATIENCE, REPOSITORY, program
 

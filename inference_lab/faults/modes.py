@@ -22,11 +22,12 @@ from attrs import field, frozen
 from inference_lab.dialects.base import Identity, Said, Usage
 from inference_lab.dialects.chat import Chat
 from inference_lab.dialects.completions import Completions
+from inference_lab.faults.compounds import Words
 from inference_lab.faults.grammar import CHAT, ENDPOINTS, HEALTHY, Fault
 from inference_lab.faults.parameters import CORE, SHAPING, TYPES, Parameter
 from inference_lab.faults.script import Scene, ScriptError, Word, steps
 from inference_lab.faults.steps import Step
-from inference_lab.faults.words import HeadWord, NoHeadWord, Words
+from inference_lab.faults.words import HeadWord, NoHeadWord
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*", re.ASCII)
 _COMMON = {parameter.name: parameter for parameter in (*CORE, *SHAPING)}

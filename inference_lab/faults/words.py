@@ -1,4 +1,4 @@
-"""The words of the step language: one class a word, its fields are the keys of its table.
+"""The plain words of the step language: one class a word, its fields are its table's keys.
 
 A script is an array of tables, each with the word's name under ``do``. None of
 the words knows a mode, and none but `Head` anything of HTTP.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import zlib
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +18,7 @@ from attrs import evolve
 from inference_lab.dialects import sse
 from inference_lab.faults import emitters
 from inference_lab.faults.script import Act, Scene, ScriptError, Spoken
-from inference_lab.faults.steps import End, Head, Hold, Pause, Raw, Send, Terminate
+from inference_lab.faults.steps import End, Head, Pause, Raw, Send, Terminate
 
 Count = int | str
 """A whole number, or ``$name`` of a parameter that is one."""
@@ -32,7 +30,7 @@ _MARK = "\ue000here\ue000"
 _MARKED = msgspec.json.encode(_MARK)
 
 
-class _Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
     """``when`` leaves a word out unless it holds: ``$name``, ``$name=value|value``."""
 
     when: bool | str = True
@@ -47,15 +45,10 @@ class _Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         raise NotImplementedError
 
 
-def _frames(words: Sequence[_Word], scene: Scene) -> Iterator[Act]:
-    for word in words:
-        yield from word.acts(scene)
-
-
 # -- the dialect's frames ------------------------------------------------------
 
 
-class RoleWord(_Word, frozen=True, tag="role"):
+class RoleWord(Verb, frozen=True, tag="role"):
     """The frame that opens an answer, in a dialect that has one."""
 
     def does(self, scene: Scene) -> Iterator[Act]:
@@ -65,7 +58,7 @@ class RoleWord(_Word, frozen=True, tag="role"):
             yield Send(role)
 
 
-class _Tokens(_Word, frozen=True):
+class _Tokens(Verb, frozen=True):
     """``count`` frames of the answer's tokens, or of ``text``.
 
     ``append`` and ``prepend`` go around each text (``opening`` only before the
@@ -132,7 +125,7 @@ class ArgumentsWord(_Tokens, frozen=True, tag="arguments"):
         return _indexed(scene.dialect.tool_arguments(said), self.index)
 
 
-class ToolCallWord(_Word, frozen=True, tag="tool_call"):
+class ToolCallWord(Verb, frozen=True, tag="tool_call"):
     """The opening of a call to function ``name``, in a dialect that has a frame for it."""
 
     name: str = "lookup"
@@ -146,7 +139,7 @@ class ToolCallWord(_Word, frozen=True, tag="tool_call"):
             yield Spoken(_indexed(opening, self.index))
 
 
-class FinishWord(_Word, frozen=True, tag="finish"):
+class FinishWord(Verb, frozen=True, tag="finish"):
     """The finish frame, with any reason."""
 
     reason: str = "stop"
@@ -156,7 +149,7 @@ class FinishWord(_Word, frozen=True, tag="finish"):
         yield Send(scene.dialect.finish(scene.text(self.reason)))
 
 
-class UsageWord(_Word, frozen=True, tag="usage"):
+class UsageWord(Verb, frozen=True, tag="usage"):
     """The usage frame: always, or for a client that set ``stream_options.include_usage``."""
 
     sent: Literal["always", "requested"] = "requested"
@@ -167,7 +160,7 @@ class UsageWord(_Word, frozen=True, tag="usage"):
             yield Send(scene.dialect.usage(scene.usage))
 
 
-class DoneWord(_Word, frozen=True, tag="done"):
+class DoneWord(Verb, frozen=True, tag="done"):
     """The sentinel."""
 
     def does(self, scene: Scene) -> Iterator[Act]:
@@ -178,7 +171,7 @@ class DoneWord(_Word, frozen=True, tag="done"):
 # -- other events --------------------------------------------------------------
 
 
-class ErrorWord(_Word, frozen=True, tag="error"):
+class ErrorWord(Verb, frozen=True, tag="error"):
     """The error frame of a server that is known by name."""
 
     dialect: str
@@ -194,7 +187,7 @@ class ErrorWord(_Word, frozen=True, tag="error"):
         yield Send(scene.text(shape, json=True).encode())
 
 
-class DataWord(_Word, frozen=True, tag="data"):
+class DataWord(Verb, frozen=True, tag="data"):
     """An event of ``json`` (a table, or text as it stands) or plain ``text``, maybe named."""
 
     json: str | dict[str, Any] | list[Any] | None = None
@@ -213,7 +206,7 @@ class DataWord(_Word, frozen=True, tag="data"):
         yield Send(name.encode() + sse.frame(payload))
 
 
-class ChunkWord(_Word, frozen=True, tag="chunk"):
+class ChunkWord(Verb, frozen=True, tag="chunk"):
     """The dialect's envelope (id, object, created, model) with ``members`` in it.
 
     They are JSON without its braces and stand where ``choices`` would.
@@ -226,7 +219,7 @@ class ChunkWord(_Word, frozen=True, tag="chunk"):
         yield Send(scene.dialect.chunk(scene.text(self.members, json=True).encode()))
 
 
-class CommentWord(_Word, frozen=True, tag="comment"):
+class CommentWord(Verb, frozen=True, tag="comment"):
     """A comment, which parsers skip."""
 
     text: str = "keep-alive"
@@ -236,7 +229,7 @@ class CommentWord(_Word, frozen=True, tag="comment"):
         yield Send(f": {scene.text(self.text)}\n\n".encode())
 
 
-class RawWord(_Word, frozen=True, tag="raw"):
+class RawWord(Verb, frozen=True, tag="raw"):
     """Bytes, as ``text``, ``hex`` or ``base64``.
 
     ``framed`` ones are part of the body; others go straight onto the connection.
@@ -261,7 +254,7 @@ class RawWord(_Word, frozen=True, tag="raw"):
         yield Send(data, opaque=True) if self.framed else Raw(data)
 
 
-class PauseWord(_Word, frozen=True, tag="pause"):
+class PauseWord(Verb, frozen=True, tag="pause"):
     """Let ``ms`` pass. It stands in place of the delay between two frames."""
 
     ms: Count
@@ -271,182 +264,10 @@ class PauseWord(_Word, frozen=True, tag="pause"):
         yield Pause(scene.number(self.ms) / 1000)
 
 
-# -- words around words --------------------------------------------------------
-
-
-class TakeWord(_Word, frozen=True, tag="take"):
-    """The first ``count`` acts of other words."""
-
-    count: Count
-    of: list[Words]
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """As many as there are."""
-        return islice(_frames(self.of, scene), scene.number(self.count))
-
-
-class RepeatWord(_Word, frozen=True, tag="repeat"):
-    """Other words again and again: ``count`` times, or ``forever`` until the client leaves.
-
-    ``every_ms`` passes before each time. What repeats for ever holds the stream
-    open; without a wait or a frame it would never yield, and ends.
-    """
-
-    of: list[Words]
-    count: Count | Literal["forever"] = "forever"
-    every_ms: Count = 0
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """Each time afresh."""
-        forever = self.count == "forever"
-        every = scene.number(self.every_ms)
-        if forever:
-            yield Hold()
-        count = math.inf if forever else scene.number(self.count)
-        number = 0
-        while number < count:
-            number += 1
-            acted = bool(every)
-            if every:
-                yield Pause(every / 1000)
-            for act in _frames(self.of, scene):
-                acted = True
-                yield act
-            if not acted:
-                return
-
-
-class DuplicateWord(_Word, frozen=True, tag="duplicate"):
-    """Each frame of other words ``times`` over, the same bytes."""
-
-    of: list[Words]
-    times: Count = 2
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """The original, then its copies."""
-        for act in _frames(self.of, scene):
-            yield act
-            if isinstance(act, Spoken | Send):
-                for _ in range(scene.number(self.times) - 1):
-                    yield Send(act.data)
-
-
-class ReplaceWord(_Word, frozen=True, tag="replace"):
-    """Other words with ``find`` replaced by ``by`` in every frame; ``${n}`` counts them."""
-
-    of: list[Words]
-    find: str
-    by: str
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """The same frames, respelt."""
-        number = 0
-        for act in _frames(self.of, scene):
-            if isinstance(act, Spoken | Send):
-                by = scene.text(self.by.replace("${n}", str(number)), json=True)
-                find = scene.text(self.find, json=True)
-                data = act.data.replace(find.encode(), by.encode())
-                act = Spoken(data) if isinstance(act, Spoken) else evolve(act, data=data)
-                number += 1
-            yield act
-
-
-class SegmentWord(_Word, frozen=True, tag="segment"):
-    """Other words in writes of ``bytes`` each."""
-
-    of: list[Words]
-    bytes: Count
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """A write apiece."""
-        size = max(1, scene.number(self.bytes))
-        for act in _frames(self.of, scene):
-            match act:
-                case Spoken(data) | Send(data) | Raw(data):
-                    rest: Any = Raw if isinstance(act, Raw) else lambda d: Send(d, 0)
-                    yield evolve(act, data=data[:size])
-                    for start in range(size, len(data), size):
-                        yield Pause(0)
-                        yield rest(data[start : start + size])
-                case _:
-                    yield act
-
-
-class TornWord(_Word, frozen=True, tag="torn"):
-    """The next frame, cut off.
-
-    ``at`` is ``half``, a byte offset (from the end, if negative), ``character``
-    (inside the last one of several bytes), ``line`` (inside the field's name) or
-    ``chunk_header``. With ``inside="chunk"`` a chunk header promises the whole
-    frame; with ``frame`` the part is a whole chunk of its own.
-    """
-
-    of: list[Words]
-    at: int | str = "half"
-    inside: Literal["frame", "chunk"] = "frame"
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """The bytes before the cut."""
-        for act in _frames(self.of, scene):
-            if not isinstance(act, Spoken | Send):
-                yield act
-                continue
-            whole = act.data
-            at = self.at
-            if isinstance(at, str) and at[:1] == "$":
-                value = scene.value(at[1:])
-                at = value if isinstance(value, int) else str(value)
-            if isinstance(at, str) and at.lstrip("-").isdigit():
-                at = int(at)
-            if at == "chunk_header":
-                yield Raw(b"%x" % len(whole))
-                return
-            part = whole[: _cut(whole, at)]
-            if self.inside == "chunk":
-                yield Raw(b"%x\r\n%b" % (len(whole), part))
-            else:
-                yield Spoken(part) if isinstance(act, Spoken) else Send(part)
-            return
-
-
-class GzipWord(_Word, frozen=True, tag="gzip"):
-    """Other words' frames compressed, each flushed; ``truncated`` leaves out the trailer."""
-
-    of: list[Words]
-    truncated: bool = True
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """Pieces of one gzip member."""
-        packer = zlib.compressobj(wbits=31)
-        for act in _frames(self.of, scene):
-            if isinstance(act, Spoken | Send):
-                data = packer.compress(act.data) + packer.flush(zlib.Z_SYNC_FLUSH)
-                yield Send(data, opaque=True)
-            else:
-                yield act
-        if not self.truncated:
-            yield Send(packer.flush(), 0, opaque=True)
-
-
-class ChooseWord(_Word, frozen=True, tag="choose"):
-    """The words that ``cases`` has for the value of ``by``, or those under ``else``."""
-
-    by: str
-    cases: dict[str, list[Words]]
-
-    def does(self, scene: Scene) -> Iterator[Act]:
-        """One case."""
-        value = scene.text(self.by)
-        if value not in self.cases and "else" not in self.cases:
-            known = ", ".join(self.cases)
-            raise ScriptError(f"choose: {self.by} is {value!r}; cases: {known}")
-        return _frames(self.cases.get(value, self.cases.get("else", [])), scene)
-
-
 # -- HTTP ----------------------------------------------------------------------
 
 
-class HeadWord(_Word, frozen=True, tag="head"):
+class HeadWord(Verb, frozen=True, tag="head"):
     """A status line and headers in place of the usual ones; a 1xx may come before another.
 
     ``headers`` are pairs; one whose value is empty is left out. ``body`` is a
@@ -479,7 +300,7 @@ class HeadWord(_Word, frozen=True, tag="head"):
             yield Send(body, opaque=True)
 
 
-class NoHeadWord(_Word, frozen=True, tag="no_head"):
+class NoHeadWord(Verb, frozen=True, tag="no_head"):
     """No head at all: whatever comes next is the first thing on the connection."""
 
     def does(self, scene: Scene) -> Iterator[Act]:
@@ -487,7 +308,7 @@ class NoHeadWord(_Word, frozen=True, tag="no_head"):
         return iter(())
 
 
-class TrailersWord(_Word, frozen=True, tag="trailers"):
+class TrailersWord(Verb, frozen=True, tag="trailers"):
     """The last chunk with trailers after it."""
 
     fields: list[tuple[str, str]]
@@ -498,7 +319,7 @@ class TrailersWord(_Word, frozen=True, tag="trailers"):
         yield Terminate(f"0\r\n{lines}\r\n".encode())
 
 
-class TerminatorWord(_Word, frozen=True, tag="terminator"):
+class TerminatorWord(Verb, frozen=True, tag="terminator"):
     """The end of a chunked body; ``text`` spells it otherwise."""
 
     text: str = "0\r\n\r\n"
@@ -508,7 +329,7 @@ class TerminatorWord(_Word, frozen=True, tag="terminator"):
         yield Terminate(scene.text(self.text).encode())
 
 
-class EndWord(_Word, frozen=True, tag="end"):
+class EndWord(Verb, frozen=True, tag="end"):
     """What becomes of the connection: ``clean``, ``fin``, ``rst`` or ``hold``."""
 
     how: str = "clean"
@@ -521,38 +342,6 @@ class EndWord(_Word, frozen=True, tag="end"):
         except ValueError:
             known = ", ".join(end.value for end in End)
             raise ScriptError(f"unknown end {how!r}; allowed: {known}") from None
-
-
-Words = (
-    RoleWord
-    | ContentWord
-    | ReasoningWord
-    | ArgumentsWord
-    | ToolCallWord
-    | FinishWord
-    | UsageWord
-    | DoneWord
-    | ErrorWord
-    | DataWord
-    | ChunkWord
-    | CommentWord
-    | RawWord
-    | PauseWord
-    | TakeWord
-    | RepeatWord
-    | DuplicateWord
-    | ReplaceWord
-    | SegmentWord
-    | TornWord
-    | GzipWord
-    | ChooseWord
-    | HeadWord
-    | NoHeadWord
-    | TrailersWord
-    | TerminatorWord
-    | EndWord
-)
-"""Any word."""
 
 
 def _indexed(frame: bytes, index: int | str | None) -> bytes:
@@ -573,18 +362,3 @@ def _unhexed(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         raise ScriptError(f"hex is not valid: {text!r}") from None
-
-
-def _cut(frame: bytes, at: int | str) -> int:
-    if isinstance(at, int):
-        return at
-    if at == "half":
-        return len(frame) // 2
-    if at == "line":
-        return 3
-    if at == "character":
-        leads = [place for place, byte in enumerate(frame) if byte >= 0xC0]
-        if not leads:
-            raise ScriptError("torn: the frame has no character of several bytes")
-        return leads[-1] + 1
-    raise ScriptError(f"torn: at is {at!r}; allowed: half, line, character, chunk_header, a number")
