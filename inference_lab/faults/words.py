@@ -1,7 +1,7 @@
 """The plain words of the step language: one class a word, its fields are its table's keys.
 
 A script is an array of tables, each with the word's name under ``do``. None of
-the words knows a mode, and none but `Head` anything of HTTP.
+the words knows a mode, and none but the last few anything of HTTP.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from inference_lab.faults.steps import End, Head, Pause, Raw, Send, Terminate
 
 Count = int | str
 """A whole number, or ``$name`` of a parameter that is one."""
-
-ARGUMENTS_OPENING = '{"query":"'
-"""How a placeholder call's arguments begin. They never end."""
 
 _MARK = "\ue000here\ue000"
 _MARKED = msgspec.json.encode(_MARK)
@@ -61,8 +58,7 @@ class RoleWord(Verb, frozen=True, tag="role"):
 class _Tokens(Verb, frozen=True):
     """``count`` frames of the answer's tokens, or of ``text``.
 
-    ``append`` and ``prepend`` go around each text (``opening`` only before the
-    first). ``json`` stands in place of the JSON string, ``hex`` in place of the
+    ``opening`` goes before the first, ``append`` after each. ``json`` stands in place of the JSON string, ``hex`` in place of the
     text between its quotes, whatever they spell.
     """
 
