@@ -58,8 +58,9 @@ class RoleWord(Verb, frozen=True, tag="role"):
 class _Tokens(Verb, frozen=True):
     """``count`` frames of the answer's tokens, or of ``text``.
 
-    ``opening`` goes before the first, ``append`` after each. ``json`` stands in place of the JSON string, ``hex`` in place of the
-    text between its quotes, whatever they spell.
+    ``opening`` goes before the first, ``append`` after each. ``json`` stands in
+    place of the JSON string, ``hex`` in place of the text between its quotes,
+    whatever they spell.
     """
 
     count: Count | Literal["endless"] = 1
