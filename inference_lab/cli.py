@@ -13,6 +13,7 @@ usage: inference-lab COMMAND [options]
 
 commands:
   serve          run the server in the foreground (the same as `twistd -n inference-lab`)
+  modes          list the ways to die; `modes show NAME`, `modes render NAME`
   explain        price one step of a model on its GPUs, without a server
   verify-splice  compare a resumed answer with the one that never died
 
@@ -34,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             from inference_lab import verify_splice
 
             raise SystemExit(verify_splice.main(rest))
+        case ["modes", *rest]:
+            from inference_lab.modes_command import main as modes
+
+            modes(rest)
         case [] | ["--help" | "-h" | "help", *_]:
             print(USAGE, end="")
         case ["--version", *_]:
@@ -41,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         case [unknown, *_]:
             raise SystemExit(
                 f"inference-lab: unknown command {unknown!r}; "
-                "allowed: serve, explain, verify-splice"
+                "allowed: serve, modes, explain, verify-splice"
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from inference_lab.content.directives import Directive
-from inference_lab.faults.grammar import Fault, ModelFault
+from inference_lab.faults.grammar import HEALTHY, Fault, ModelFault
 
 
 @frozen
@@ -43,12 +43,21 @@ def decide(
     """Pick what answers a request to ``endpoint`` (`chat` or `completions`).
 
     A header fault is taken as it is: whoever read it has refused it where it
-    cannot be honoured. A model's fault passes by what it does not cover.
+    cannot be honoured, and one that says `none` keeps the model's away. A model's
+    fault passes by what it does not cover.
     """
-    if header is not None:
-        return Die(header)
-    if model is not None and streaming and endpoint in model.endpoints:
-        return Die(model.fault)
+    fault = shape_of(header, model, endpoint, streaming)
+    if fault is not None and fault.mode != HEALTHY:
+        return Die(fault)
     if directive is not None:
         return Script(directive)
     return Generate()
+
+
+def shape_of(
+    header: Fault | None, model: ModelFault | None, endpoint: str, streaming: bool
+) -> Fault | None:
+    """Whose parameters a stream takes, be it a death or healthy."""
+    if header is not None or model is None:
+        return header
+    return model.fault if streaming and endpoint in model.endpoints else None

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.content.tokens import PieceTokenizer, Tokenizer
 from inference_lab.faults.grammar import ModelFault
+from inference_lab.faults.modes import Mode, built_in
 from inference_lab.metrics import Metrics
 from inference_lab.pacing.backend import Backend
 from inference_lab.web.planning import Lengths
@@ -42,13 +43,18 @@ class Served:
 
 @define
 class Lab:
-    """One server's state. ``models`` maps each served id (and alias) to its model."""
+    """One server's state.
+
+    ``models`` maps each served id (and alias) to its model, ``modes`` each way to
+    die (and `none`) to its script.
+    """
 
     clock: IReactorTime
     settings: Settings
     models: Mapping[str, Served]
     tokenizer: Tokenizer = Factory(PieceTokenizer)
     metrics: Metrics = Factory(Metrics)
+    modes: Mapping[str, Mode] = Factory(built_in)
     open: set[Wire] = Factory(set)
 
     def __attrs_post_init__(self) -> None:

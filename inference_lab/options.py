@@ -8,7 +8,7 @@ runners would print usage texts and tracebacks, so every error leaves here as a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from twisted.python import usage
@@ -18,6 +18,7 @@ from inference_lab.configuration.loader import ConfigError, Loaded, load, shippe
 from inference_lab.content.lengths import OutputLengths
 from inference_lab.content.tokens import HuggingFaceTokenizer, PieceTokenizer, Tokenizer
 from inference_lab.content.workload import WorkloadError, load_workload
+from inference_lab.faults.modes import Mode, ModeError, load_modes
 
 
 class BootError(SystemExit):
@@ -126,6 +127,7 @@ class Options(usage.Options):
         super().__init__()  # type: ignore[no-untyped-call]
         self["config"] = []
         self["api-key"] = []
+        self["modes"] = []
 
     def opt_config(self, path: str) -> None:
         """A model's TOML file, or a folder of them. Repeatable; default: the shipped ones."""
@@ -137,6 +139,10 @@ class Options(usage.Options):
     def opt_api_key(self, key: str) -> None:
         """A key that clients must send. Repeatable; default: none is asked for."""
         self["api-key"].append(key)
+
+    def opt_modes(self, path: str) -> None:
+        """A folder of *.toml: modes of your own, beside the built-in ones. Repeatable."""
+        self["modes"].append(os.path.abspath(path))
 
     def opt_version(self) -> None:
         """Print the version and exit."""
@@ -169,7 +175,8 @@ class Options(usage.Options):
                 self.drawn_lengths = OutputLengths.of(load_workload(self["workload"]))
             if self["tokenizer"] is not None:
                 self.tokenizer = HuggingFaceTokenizer(self["tokenizer"])
-        except (ConfigError, WorkloadError, ValueError, ImportError) as error:
+            self.modes: Mapping[str, Mode] = load_modes(self["modes"])
+        except (ConfigError, ModeError, WorkloadError, ValueError, ImportError) as error:
             raise BootError(error) from None
         if self["reasoning-field"] not in REASONING_FIELDS:
             raise BootError(

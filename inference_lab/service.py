@@ -25,7 +25,7 @@ from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.loader import Loaded
 from inference_lab.engine.engine import Engine
 from inference_lab.faults.grammar import FaultError, ModelFault, parse_table
-from inference_lab.faults.modes import MODES
+from inference_lab.faults.modes import Mode
 from inference_lab.lab import Lab, Served, Settings
 from inference_lab.metrics import DeploymentMetrics, Metrics
 from inference_lab.options import BootError, Options
@@ -56,8 +56,8 @@ def build(options: Options, reactor: Any) -> LabService:
         api_keys=tuple(options["api-key"]),
     )
     models, figures = serve_models(options, reactor)
-    lab = Lab(reactor, settings, models, options.tokenizer, Metrics(figures))
-    site = LabSite(Front(KleinResource(Api(lab).app), settings.api_keys), reactor)
+    lab = Lab(reactor, settings, models, options.tokenizer, Metrics(figures), options.modes)
+    site = LabSite(Front(KleinResource(Api(lab).app), settings.api_keys, lab.modes), reactor)
     endpoint, named = _endpoint(options, reactor)
     port = _listen(endpoint, named, site)
     return LabService(reactor, lab, port, options.loaded, options["hardware"], _scheme(options))
@@ -78,21 +78,25 @@ def serve_models(
         speed = options["speed"]
         time = Paced(reactor, speed) if speed else Unpaced()
         driver = Driver(engine, reactor, time, figures[-1])
-        served = Served(deployment, _fault(deployment), driver)
+        served = Served(deployment, _fault(deployment, options.modes), driver)
         models[deployment.name] = served
         for alias in deployment.aliases:
             models.setdefault(alias, served)
     return models, figures
 
 
-def _fault(deployment: Deployment) -> ModelFault | None:
+def _fault(deployment: Deployment, modes: Mapping[str, Mode]) -> ModelFault | None:
     if deployment.fault is None:
         return None
     try:
-        return parse_table(deployment.fault, MODES.keys())
+        fault = parse_table(deployment.fault, modes)
+        mode = modes[fault.fault.mode]
+        if not fault.endpoints <= set(mode.endpoints):
+            raise FaultError(f"{mode.name} is for {', '.join(mode.endpoints)} only", "endpoints")
     except FaultError as error:
         key = f" {error.key}" if error.key else ""
         raise BootError(f"{deployment.source}: [fault]{key}: {error}") from None
+    return fault
 
 
 def _endpoint(options: Options, reactor: Any) -> tuple[IStreamServerEndpoint, str]:

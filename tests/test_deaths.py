@@ -46,11 +46,11 @@ TOKENS = [("" if i == 0 else " ") + f"{word}{i}." for i, word in enumerate(WORDS
 
 
 def test_the_table_covers_every_mode(server: Server) -> None:
-    """A mode that is added gets its line here."""
+    """All of the specified modes are there; test_catalogue has the others."""
     refused = ask(server, CHAT, streaming_body(CHAT), {FAULT: "nonesuch"})
     listed = re.search(r"Valid modes: ([a-z0-9_, ]+)", refused.json["error"]["message"])
     assert listed is not None
-    assert set(listed[1].split(", ")) == {key.partition(";")[0] for key in ENDS}
+    assert set(listed[1].split(", ")) >= {key.partition(";")[0] for key in ENDS}
 
 
 @pytest.mark.parametrize("after_chunks", [0, 1, 2, 3, 5])

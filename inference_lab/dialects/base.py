@@ -107,6 +107,15 @@ class Dialect(Protocol):
     (completions) joins it to the payload that follows, in one frame.
     """
 
+    object_name: str
+
+    @property
+    def identity(self) -> Identity:
+        """What every frame repeats."""
+
+    def chunk(self, members: bytes) -> bytes:
+        """A frame of the envelope alone, with ``members`` (JSON, no braces) spelt inside it."""
+
     def role(self) -> bytes | None:
         """The opening frame that names who speaks, where the API has one."""
 
@@ -153,6 +162,16 @@ class Chunks:
         self._style = style
         self._index = index
         self._said = 0
+
+    @property
+    def identity(self) -> Identity:
+        """What every frame repeats."""
+        return self._identity
+
+    def chunk(self, members: bytes) -> bytes:
+        """The envelope with ``members`` in place of its choices, whatever they spell."""
+        whole = self._frame([])
+        return whole.replace(b'"choices":[]', members, 1)
 
     def _frame(self, choices: list[dict[str, Any]], **extra: Any) -> bytes:
         return frame(

@@ -29,7 +29,9 @@ class Chat(Chunks):
 
     def reasoning(self, said: Said) -> bytes:
         """A delta of reasoning."""
-        return self._delta({self._style.reasoning_field: said.text}, said)
+        field = self._style.reasoning_field
+        names = ("reasoning_content", "reasoning") if field == "both" else (field,)
+        return self._delta(dict.fromkeys(names, said.text), said)
 
     def tool_opening(
         self, name: str, call_id: str | None = None, said: Said | None = None

@@ -1,26 +1,29 @@
 """The fault directive: what a header or a ``[fault]`` table may say.
 
-Both spell the same four things, so both end in one `Fault`. A refusal names the
+Both spell the same things, so both end in one `Fault`. A refusal names the
 faulty part and lists the modes there are.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from attrs import frozen
 
-U32_MAX = 2**32 - 1
-U64_MAX = 2**64 - 1
+from inference_lab.faults.parameters import CORE, SHAPING, Parameter, Value, spell, split, unquote
 
 CHAT = "chat"
 COMPLETIONS = "completions"
 ENDPOINTS = (CHAT, COMPLETIONS)
 
+HEALTHY = "none"
+"""The mode that is none: a healthy stream, which `SHAPING` may still respell."""
+
 _BLANK = " \t"
-_DIGITS = re.compile(r"[0-9]+", re.ASCII)
+_UTF8_MODE = "cut_mid_frame"
+_CORE = {parameter.name: parameter for parameter in CORE}
+_COMMON = {parameter.name: parameter for parameter in (*CORE, *SHAPING)}
 
 
 class FaultError(ValueError):
@@ -34,24 +37,47 @@ class FaultError(ValueError):
         self.key = key
 
 
+class Parametrized(Protocol):
+    """As much of a mode as the grammar must know."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its own parameters, and the common ones that it has other defaults for."""
+
+
+Modes = Mapping[str, Parametrized] | Collection[str]
+"""The modes of a server by name; bare names are modes without parameters of their own."""
+
+
 @frozen
 class Fault:
     """One valid directive.
 
     ``after_chunks`` counts content-bearing frames before the death, ``delay_ms``
     is the pacing between frames, ``utf8`` (`cut_mid_frame` only) cuts inside a
-    two-byte character.
+    two-byte character. ``settings`` are the other parameters that differ from
+    their defaults, by name.
     """
 
     mode: str
     after_chunks: int = 3
     delay_ms: int = 10
     utf8: bool = False
+    settings: tuple[tuple[str, Value], ...] = ()
 
     def canonical(self) -> str:
         """The directive spelt in full, as a header value."""
         text = f"{self.mode};after_chunks={self.after_chunks};delay_ms={self.delay_ms}"
-        return f"{text};utf8=true" if self.utf8 else text
+        if self.utf8:
+            text += ";utf8=true"
+        return text + "".join(f";{key}={spell(value)}" for key, value in self.settings)
+
+    def values(self, own: Mapping[str, Parameter] | None = None) -> dict[str, Value]:
+        """Every parameter's value, for a mode whose ``own`` parameters these are."""
+        known = _COMMON | dict(own or {})
+        found = {name: parameter.default for name, parameter in known.items()}
+        core = {"after_chunks": self.after_chunks, "delay_ms": self.delay_ms, "utf8": self.utf8}
+        return found | core | dict(self.settings)
 
 
 @frozen
@@ -62,67 +88,36 @@ class ModelFault:
     endpoints: frozenset[str] = frozenset({CHAT})
 
 
-def _number(limit: int, kind: str) -> tuple[str, Callable[[str], int], Callable[[Any], bool]]:
-    def parse(text: str) -> int:
-        # Bounding the length first keeps int() from chewing on a huge header.
-        if not _DIGITS.fullmatch(text) or len(text.lstrip("0")) > 20:
-            raise ValueError
-        return check(int(text.lstrip("0") or "0"))
-
-    def check(value: int) -> int:
-        if value > limit:
-            raise ValueError
-        return value
-
-    def fits(value: Any) -> bool:
-        return type(value) is int and 0 <= value <= limit
-
-    return f"a {kind}: a whole number from 0 to {limit}", parse, fits
-
-
-def _truth(text: str) -> bool:
-    return {"true": True, "false": False}[text]
-
-
-_KEYS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], bool]]] = {
-    "after_chunks": _number(U32_MAX, "u32"),
-    "delay_ms": _number(U64_MAX, "u64"),
-    "utf8": ("true or false", _truth, lambda value: type(value) is bool),
-}
-_UTF8_MODE = "cut_mid_frame"
-
-
-def parse_header(value: str, modes: Collection[str]) -> Fault:
+def parse_header(value: str, modes: Modes) -> Fault:
     """Read ``<mode>[;key=value]...``.
 
     Names are case-sensitive; blanks around parts and values, and empty parts,
-    are skipped.
+    are skipped. Text may be double-quoted, and means itself inside the quotes.
 
     :raises FaultError: naming the part that is wrong.
     """
-    parts = [part.strip(_BLANK) for part in value.split(";")]
+    parts = [part.strip(_BLANK) for part in split(value, ";")]
     mode, *settings = [part for part in parts if part] or [""]
     _check_mode(mode, modes)
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         key, text = key.strip(_BLANK), text.strip(_BLANK)
-        _check_key(key, mode, modes)
-        allowed, parse, _ = _KEYS[key]
+        parameter = _parameter(key, mode, modes)
         if key in found:
             raise _refusal(f"the parameter {key!r} is given twice", modes, key)
         try:
             if not equals:
                 raise ValueError
-            found[key] = parse(text)
-        except (ValueError, KeyError):
+            found[key] = parameter.parse(*unquote(text))
+        except ValueError:
             raise _refusal(
-                f"{_shown(setting)} is not valid: {key} is {allowed}", modes, key
+                f"{_shown(setting)} is not valid: {key} is {parameter.describe()}", modes, key
             ) from None
     return _fault(mode, found, modes)
 
 
-def parse_table(table: Mapping[str, Any], modes: Collection[str]) -> ModelFault:
+def parse_table(table: Mapping[str, Any], modes: Modes) -> ModelFault:
     """Read a model's ``[fault]`` table.
 
     :raises FaultError: naming the key that is wrong, and what is allowed.
@@ -145,33 +140,48 @@ def parse_table(table: Mapping[str, Any], modes: Collection[str]) -> ModelFault:
             "endpoints",
         )
     for key, value in rest.items():
-        _check_key(key, mode, modes, also=("mode", "endpoints"))
-        allowed, _, fits = _KEYS[key]
-        if not fits(value):
-            raise FaultError(f"{key} must be {allowed}, not {_shown(value)}", key)
+        parameter = _parameter(key, mode, modes, also=("mode", "endpoints"))
+        if not parameter.fits(value):
+            raise FaultError(f"{key} must be {parameter.describe()}, not {_shown(value)}", key)
     return ModelFault(_fault(mode, rest, modes), frozenset(endpoints))
 
 
-def _fault(mode: str, found: Mapping[str, Any], modes: Collection[str]) -> Fault:
-    if found.get("utf8") and mode != _UTF8_MODE:
+def parameters(mode: str, modes: Modes) -> dict[str, Parameter]:
+    """Every parameter that ``mode`` takes, the common ones first."""
+    own = modes[mode].parameters if isinstance(modes, Mapping) else {}
+    return _COMMON | dict(own)
+
+
+def _fault(mode: str, found: Mapping[str, Any], modes: Modes) -> Fault:
+    own = modes[mode].parameters if isinstance(modes, Mapping) else {}
+    if found.get("utf8") and mode != _UTF8_MODE and "utf8" not in own:
         raise _refusal(f"utf8=true goes with {_UTF8_MODE} only, not with {mode}", modes, "utf8")
-    return Fault(mode, **found)
+    known = parameters(mode, modes)
+    core = {name: found.get(name, known[name].default) for name in _CORE}
+    settings = {
+        name: float(value) if known[name].kind == "float" else value
+        for name, value in sorted(found.items())
+        if name not in _CORE and value != known[name].default
+    }
+    return Fault(mode, **core, settings=tuple(settings.items()))
 
 
-def _check_mode(mode: str, modes: Collection[str]) -> None:
+def _check_mode(mode: str, modes: Modes) -> None:
     if not mode:
         raise _refusal("no mode is given", modes, "mode")
     if mode not in modes:
         raise _refusal(f"unknown mode {_shown(mode)}", modes, "mode")
 
 
-def _check_key(key: str, mode: str, modes: Collection[str], also: tuple[str, ...] = ()) -> None:
-    if key not in _KEYS:
-        known = ", ".join((*also, *_KEYS))
-        raise _refusal(f"unknown parameter {_shown(key)} of {mode} (known: {known})", modes, key)
+def _parameter(key: str, mode: str, modes: Modes, also: tuple[str, ...] = ()) -> Parameter:
+    known = parameters(mode, modes)
+    if key not in known:
+        names = ", ".join((*also, *known))
+        raise _refusal(f"unknown parameter {_shown(key)} of {mode} (known: {names})", modes, key)
+    return known[key]
 
 
-def _refusal(problem: str, modes: Collection[str], key: str | None) -> FaultError:
+def _refusal(problem: str, modes: Modes, key: str | None) -> FaultError:
     return FaultError(f"{problem}. Valid modes: {', '.join(sorted(modes))}", key)
 
 

@@ -9,12 +9,22 @@ leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, cast
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from inference_lab.faults.steps import AwaitToken, End, Pause, Send, Step
+from inference_lab.faults.steps import (
+    AwaitToken,
+    End,
+    Head,
+    Hold,
+    Pause,
+    Raw,
+    Send,
+    Step,
+    Terminate,
+)
 
 LONGEST_TIMER = 3600.0
 """Seconds. Longer waits go in hops: an event loop's poll takes no larger ones."""
@@ -34,6 +44,22 @@ class Outlet(Protocol):
 
     def end(self, how: End) -> None:
         """Stop the response. Nothing is written after it."""
+
+
+class Stage(Outlet, Protocol):
+    """An outlet that can do more than a body: what a script of its own head needs."""
+
+    def head(self, head: Head) -> None:
+        """Send a status line and headers."""
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes outside of the body's framing."""
+
+    def terminate(self, data: bytes) -> None:
+        """End the body with these bytes in place of the framing's own."""
+
+    def hold(self) -> None:
+        """What follows only keeps the connection alive."""
 
 
 class Tokens(Protocol):
@@ -58,6 +84,8 @@ class Player:
     have come, `stop` ends the play early (the client left). A step iterator that
     raises ends the stream without a terminator: a broken script must never look
     like a finished answer.
+
+    :ivar frames: how many frames were sent.
     """
 
     _log = Logger()
@@ -65,7 +93,7 @@ class Player:
     def __init__(
         self,
         steps: Iterator[Step],
-        outlet: Outlet,
+        outlet: Outlet | Stage,
         clock: IReactorTime,
         tokens: Tokens | None = None,
     ) -> None:
@@ -75,9 +103,10 @@ class Player:
         self._tokens: Tokens = NoTokens() if tokens is None else tokens
         self._due = 0.0
         self._timer: IDelayedCall | None = None
-        self._awaiting = False
+        self._awaiting: AwaitToken | None = None
         self._paused = False
         self._held = False
+        self.frames = 0
         self._over = False
         self._joined: list[bytes] = []
         self._joined_bytes = 0
@@ -100,21 +129,26 @@ class Player:
 
     def wake(self) -> None:
         """Tokens have come for a stream that may be waiting for one."""
-        if self._awaiting and self._tokens.take():
-            self._awaiting = False
+        if self._awaiting is not None and self._tokens.take():
+            self._awaiting = None
+            self._disarm()
             self._due = self._clock.seconds()
             self._run()
 
     def stop(self) -> None:
         """End the play where it is. Idempotent."""
         self._over = True
-        self._awaiting = self._held = False
+        self._awaiting = None
+        self._held = False
         self._joined.clear()
+        self._disarm()
+        if isinstance(self._steps, Generator):
+            self._steps.close()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if isinstance(self._steps, Generator):
-            self._steps.close()
 
     def _run(self) -> None:
         try:
@@ -130,24 +164,50 @@ class Player:
                 self._held = True
                 break
             match next(self._steps, End.CLEAN):
-                case Send(data):
+                case Send(data, frames):
                     self._join(data)
+                    self.frames += frames
                     sends += 1
-                    if sends == SENDS_PER_TURN:
+                    if sends >= SENDS_PER_TURN:
                         self._sleep(0.0)
                         break
                 case Pause(seconds):
                     self._sleep(seconds)
                     break
-                case AwaitToken():
+                case AwaitToken() as awaited:
                     if not self._tokens.take():
-                        self._awaiting = True
+                        self._await(awaited)
+                        break
+                case Head() | Raw() | Terminate() | Hold() as act:
+                    self._flush()
+                    self._act(act)
+                    sends += 1
+                    if sends >= SENDS_PER_TURN:
+                        self._sleep(0.0)
                         break
                 case End() as how:
                     self._end(how)
                 case unknown:
                     assert_never(unknown)
         self._flush()
+
+    def _act(self, act: Head | Raw | Terminate | Hold) -> None:
+        stage = cast(Stage, self._outlet)
+        match act:
+            case Head():
+                stage.head(act)
+            case Raw(data):
+                stage.raw(data)
+            case Terminate(data):
+                stage.terminate(data)
+            case Hold():
+                stage.hold()
+
+    def _await(self, awaited: AwaitToken) -> None:
+        self._awaiting = awaited
+        if awaited.meanwhile:
+            self._due = self._clock.seconds() + awaited.every
+            self._arm()
 
     def _join(self, data: bytes) -> None:
         self._joined.append(data)
@@ -167,6 +227,13 @@ class Player:
         self._timer = None
         if self._due - self._clock.seconds() > 1e-9:
             self._arm()
+        elif self._awaiting is not None:
+            # A reader that is behind has enough to read already.
+            if not self._paused:
+                self.frames += 1
+                self._outlet.write(self._awaiting.meanwhile)
+            if self._awaiting is not None:
+                self._await(self._awaiting)
         else:
             self._run()
 

@@ -1,31 +1,41 @@
-"""The words a mode's script is written in, and how they become steps.
+"""What a script plays with, and how its words become a stream's steps.
 
-A script is a tuple of small values. Each says what it puts on the wire in the
-dialect's vocabulary; none knows any JSON, any transport or any mode.
+Words yield *acts*: the steps themselves, where a frame that carries a token of
+the answer is a `Spoken`. Here the acts get their pacing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Protocol
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
 
 import msgspec
-from attrs import define, evolve, frozen
+from attrs import Factory, define, frozen
 
-from inference_lab.dialects import sse
 from inference_lab.dialects.base import Dialect, Said, Usage
 from inference_lab.faults.grammar import Fault
-from inference_lab.faults.steps import End, Pause, Send, Step
+from inference_lab.faults.parameters import Value
+from inference_lab.faults.steps import AwaitToken, End, Pause, Raw, Send, Step
 
-TOOL_NAME = "lookup"
-"""The function that a placeholder tool call names."""
+_REFERENCE = re.compile(r"\$\{([a-z0-9_]+)\}", re.ASCII)
 
-ARGUMENTS_OPENING = '{"query":"'
-"""How the placeholder call's arguments begin. They never end."""
+_WHOLE = re.compile(r"\$[a-z][a-z0-9_]*", re.ASCII)
 
-SPLIT_CHARACTER = "é"
-"""Two bytes in UTF-8: C3 A9."""
+
+class ScriptError(ValueError):
+    """A script that cannot be played; ``str()`` says why, in one line."""
+
+
+@frozen
+class Spoken:
+    """A frame with a token of the answer in it."""
+
+    data: bytes
+
+
+Act = Step | Spoken
+"""What a word does: a step, or a frame that an engine would have had to generate."""
 
 
 @define
@@ -35,6 +45,7 @@ class Scene:
     ``token(i)`` is token i of this leg; ``position`` is the next one to be said.
     ``thinking`` tokens of reasoning come before any content, since the request asked for
     them; they count as no content frames, and may be hidden.
+    ``values`` are all parameters of the mode.
     """
 
     dialect: Dialect
@@ -45,6 +56,7 @@ class Scene:
     position: int = 0
     thinking: int = 0
     hide_thinking: bool = False
+    values: Mapping[str, Value] = Factory(dict)
 
     def next_token(self) -> Said:
         """The next token of the answer, each one once."""
@@ -62,129 +74,101 @@ class Scene:
             if frame is not None:
                 yield frame
 
+    def value(self, name: str) -> Value:
+        """A parameter, or a fact of the stream.
+
+        :raises ScriptError: if there is none of this name.
+        """
+        if name in self.values:
+            return self.values[name]
+        facts = self.facts()
+        if name in facts:
+            return facts[name]
+        known = ", ".join(sorted({*self.values, *facts}))
+        raise ScriptError(f"unknown name ${name} (known: {known})")
+
+    def facts(self) -> dict[str, Value]:
+        """What a template may say about the stream itself."""
+        identity = self.dialect.identity
+        return {
+            "id": identity.id,
+            "created": identity.created,
+            "model": identity.model,
+            "object": self.dialect.object_name,
+            "position": self.position,
+            "prompt_tokens": self.usage.prompt_tokens,
+            "completion_tokens": self.position,
+            "total_tokens": self.usage.prompt_tokens + self.position,
+        }
+
+    def number(self, given: int | str) -> int:
+        """A whole number, or the parameter that ``$name`` says.
+
+        :raises ScriptError: for anything else.
+        """
+        value = self.value(given[1:]) if isinstance(given, str) and given[:1] == "$" else given
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ScriptError(f"{given!r} must be a whole number, or $name of one")
+        return value
+
+    def text(self, given: str, json: bool = False) -> str:
+        """``given`` with each ``${name}`` in place; inside JSON strings they are escaped.
+
+        ``$name`` alone is one, too; ``$$`` begins a text that is none.
+        """
+
+        def said(matched: re.Match[str]) -> str:
+            value = self.value(matched[1])
+            if isinstance(value, bool):
+                return "true" if value else "false"
+            return _escaped(value) if json and isinstance(value, str) else str(value)
+
+        if _WHOLE.fullmatch(given):
+            given = f"${{{given[1:]}}}"
+        elif given.startswith("$$"):
+            return given[1:]
+        return _REFERENCE.sub(said, given)
+
+    def holds(self, condition: bool | str) -> bool:
+        """Whether a ``when`` is met: ``$name`` that is not false, 0 or empty; ``$name=value``."""
+        if isinstance(condition, bool):
+            return condition
+        name, equals, wanted = condition.removeprefix("$").partition("=")
+        value = self.value(name)
+        if not equals:
+            return bool(value)
+        spelt = str(value).lower() if isinstance(value, bool) else str(value)
+        return spelt in wanted.split("|")
+
 
 class Word(Protocol):
-    """One word of a script: the frames it stands for."""
+    """One word of a script."""
 
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """Yield the bytes of each frame, lazily: a count can be 4 billion."""
-
-
-@frozen
-class Role:
-    """The frame that opens an answer, in a dialect that has one."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """One frame or none."""
-        role = scene.dialect.role()
-        if role is not None:
-            yield role
+    def acts(self, scene: Scene) -> Iterator[Act]:
+        """What it does, lazily: a count can be 4 billion."""
 
 
-@frozen
-class Content:
-    """``after_chunks`` frames of answer text."""
+def steps(words: Iterable[Word], scene: Scene) -> Iterator[Step]:
+    """The steps of a script: ``delay_ms`` between any two frames, unless it pauses itself.
 
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """A token a frame, after what the request wants thought before."""
-        yield from scene.thoughts()
-        for _ in range(scene.fault.after_chunks):
-            yield scene.dialect.content(scene.next_token())
-
-
-@frozen
-class Reasoning:
-    """``after_chunks`` frames of thinking."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """A token a frame."""
-        for _ in range(scene.fault.after_chunks):
-            yield scene.dialect.reasoning(scene.next_token())
-
-
-@frozen
-class UnfinishedToolCall:
-    """``after_chunks`` frames of a call: its opening, then arguments without an end."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """Whatever the dialect needs for the opening counts as a frame."""
-        return islice(self._endless(scene), scene.fault.after_chunks)
-
-    def _endless(self, scene: Scene) -> Iterator[bytes]:
-        opening = scene.dialect.tool_opening(TOOL_NAME)
-        if opening is not None:
-            yield opening
-        first = scene.next_token()
-        yield scene.dialect.tool_arguments(evolve(first, text=ARGUMENTS_OPENING + first.text))
-        while True:
-            yield scene.dialect.tool_arguments(scene.next_token())
-
-
-@frozen
-class TornContent:
-    """The content frame that comes next, cut off: at half, or inside a character."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """The bytes before the cut."""
-        if scene.fault.utf8:
-            said = scene.next_token()
-            whole = scene.dialect.content(evolve(said, text=said.text + SPLIT_CHARACTER))
-            # From the right: the model's name stands left of the text.
-            yield whole[: whole.rindex(SPLIT_CHARACTER.encode()) + 1]
-        else:
-            whole = scene.dialect.content(scene.next_token())
-            yield whole[: len(whole) // 2]
-
-
-@frozen
-class Finish:
-    """The finish frame."""
-
-    reason: str = "stop"
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """One frame."""
-        yield scene.dialect.finish(self.reason)
-
-
-@frozen
-class UsageIfRequested:
-    """The usage frame, for a client that set ``stream_options.include_usage``."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """One frame or none."""
-        if scene.usage_requested:
-            yield scene.dialect.usage(scene.usage)
-
-
-@frozen
-class Done:
-    """The sentinel."""
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """One frame."""
-        yield scene.dialect.done()
-
-
-@frozen
-class Data:
-    """An event whose payload belongs to no dialect, such as an error body."""
-
-    payload: dict[str, Any]
-
-    def frames(self, scene: Scene) -> Iterator[bytes]:
-        """One frame."""
-        yield sse.frame(msgspec.json.encode(self.payload))
-
-
-def steps(words: Iterable[Word], end: End, scene: Scene) -> Iterator[Step]:
-    """The steps of a script: ``delay_ms`` between any two frames, then the end."""
-    pause = Pause(scene.fault.delay_ms / 1000)
-    first = True
+    With ``pace=engine`` a frame with a token waits for the engine instead.
+    """
+    delay = Pause(scene.fault.delay_ms / 1000)
+    engine = scene.values.get("pace") == "engine"
+    first = paused = True
     for word in words:
-        for data in word.frames(scene):
-            if not first:
-                yield pause
-            first = False
-            yield Send(data)
-    yield end
+        for act in word.acts(scene):
+            if isinstance(act, Spoken) and engine:
+                yield AwaitToken()
+            elif isinstance(act, Spoken | Send | Raw) and not (first or paused):
+                yield delay
+            first = first and not isinstance(act, Spoken | Send | Raw)
+            paused = isinstance(act, Pause)
+            yield Send(act.data) if isinstance(act, Spoken) else act
+            if isinstance(act, End):
+                return
+    yield End.CLEAN
+
+
+def _escaped(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]

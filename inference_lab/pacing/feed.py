@@ -44,6 +44,30 @@ class Feeds:
         return False
 
 
+class Overtime(Feeds):
+    """One choice whose script may say more than the engine was asked for.
+
+    Once the engine is through, tokens are there for the asking.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._through = False
+
+    def generated(self, count: int) -> None:
+        """``count`` more tokens are owed."""
+        self.owe(0, count)
+
+    def completed(self) -> None:
+        """Nothing has to be waited for any longer."""
+        self._through = True
+        self.wake()
+
+    def take(self) -> bool:
+        """Use up a token."""
+        return super().take() or self._through
+
+
 @define
 class _Feed:
     """The `Listener` of one choice."""

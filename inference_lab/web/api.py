@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from attrs import frozen
+from attrs import Factory, frozen
 from klein import Klein
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet.defer import Deferred
@@ -19,18 +19,19 @@ from inference_lab.content.answers import scripted
 from inference_lab.content.directives import Directive, find_directive
 from inference_lab.content.prompt import Prompt
 from inference_lab.content.tokens import Tokenizer
-from inference_lab.decision import Die, Generate, Script, decide
+from inference_lab.decision import Die, Generate, Script, decide, shape_of
 from inference_lab.dialects.base import Dialect, Identity, Usage
 from inference_lab.engine.prefix import block_hashes
 from inference_lab.engine.requests import Refused
 from inference_lab.faults.grammar import Fault, FaultError, parse_header
-from inference_lab.faults.modes import MODES
+from inference_lab.faults.parameters import Value
 from inference_lab.faults.player import Player
 from inference_lab.faults.script import Scene
-from inference_lab.faults.steps import End
+from inference_lab.faults.shaping import shaped
+from inference_lab.faults.steps import End, Step
 from inference_lab.lab import Lab, Served
 from inference_lab.pacing.backend import Job, Listener, Ticket
-from inference_lab.pacing.feed import Feeds, Generated
+from inference_lab.pacing.feed import Feeds, Generated, Overtime
 from inference_lab.web.decoding import MAX_BODY_BYTES, Body, decode
 from inference_lab.web.endpoints import (
     CHAT_ENDPOINT,
@@ -73,7 +74,10 @@ LARGE_BODY = 256 * 1024
 
 @frozen
 class Exchange:
-    """One request to generate, understood: who asks what of whom, and how to say it."""
+    """One request to generate, understood: who asks what of whom, and how to say it.
+
+    ``shape`` are the parameters that respell a healthy stream.
+    """
 
     request: Any
     endpoint: Endpoint
@@ -81,6 +85,7 @@ class Exchange:
     served: Served
     prompt: Prompt
     speech: Speech
+    shape: Mapping[str, Value] = Factory(dict)
 
     def fresh_identity(self) -> Identity:
         """Who a healthy answer says it is."""
@@ -185,10 +190,15 @@ class Api:
         served = self._served(asked.model)
         decision = decide(header, served.fault, endpoint.name, streaming, self._directive(asked))
 
+        fault = shape_of(header, served.fault, endpoint.name, streaming)
+        shape = {} if fault is None else self._parameters(fault, endpoint)
+        field = str(shape.get("field", "server"))
+        field = lab.settings.reasoning_field if field == "server" else field
+
         def answer(prompt: Prompt, hashes: Sequence[int] | None = None) -> Any:
             request.setHeader(RESUME_HEADER, prompt.header)
-            speech = Speech.of(asked, prompt, lab.tokenizer, lab.settings.reasoning_field)
-            exchange = Exchange(request, endpoint, asked, served, prompt, speech)
+            speech = Speech.of(asked, prompt, lab.tokenizer, field)
+            exchange = Exchange(request, endpoint, asked, served, prompt, speech, shape)
             match decision:
                 case Die(fault):
                     return self._die(exchange, fault)
@@ -211,7 +221,15 @@ class Api:
             return None
         return find_directive(message_text(message) for message in asked.messages)
 
+    def _parameters(self, fault: Fault, endpoint: Endpoint) -> Mapping[str, Value]:
+        mode = self._lab.modes[fault.mode]
+        if endpoint.name not in mode.endpoints:
+            names = ", ".join(mode.endpoints)
+            raise misplaced_fault(f"names {mode.name}, which is for {names} only", self._lab.modes)
+        return fault.values(mode.parameters)
+
     def _die(self, exchange: Exchange, fault: Fault) -> Deferred[Any]:
+        mode = self._lab.modes[fault.mode]
         name = exchange.served.deployment.name
         body = _body(exchange.request)
         identity = fault_identity(exchange.endpoint, body, fault, name)
@@ -228,8 +246,44 @@ class Api:
             thinking=thinking,
             hide_thinking=exchange.speech.hide_reasoning,
         )
-        wire = self._open(exchange, fault)
-        wire.play(Player(MODES[fault.mode].steps(scene), wire, self._lab.clock))
+        steps = shaped(mode.steps(scene), exchange.shape, mode.own_head)
+        if exchange.shape["pace"] != "engine":
+            return self._play(exchange, steps, fault, own_head=mode.own_head)
+        feeds = Overtime()
+        ticket = _submit(exchange.served, self._overture(exchange, fault), [feeds])[0]
+        return self._play(exchange, steps, fault, feeds, ticket.abort, mode.own_head)
+
+    def _overture(self, exchange: Exchange, fault: Fault) -> Job:
+        """What the engine has to do for the frames before a death."""
+        deployment, prompt = exchange.served.deployment, exchange.prompt
+        room = max(1, deployment.max_model_len - prompt.tokens)
+        hashes = block_hashes(prompt.ids(self._lab.tokenizer), deployment.scheduler.block_size)
+        return Job(
+            prompt_tokens=max(1, prompt.tokens),
+            max_tokens=room,
+            target=min(room, fault.after_chunks + 1),
+            streaming=True,
+            priority=exchange.asked.priority or 0,
+            block_hashes=hashes,
+        )
+
+    def _play(
+        self,
+        exchange: Exchange,
+        steps: Iterator[Step],
+        fault: Fault | None = None,
+        feeds: Feeds | None = None,
+        on_gone: Callable[[], None] = lambda: None,
+        own_head: bool = False,
+    ) -> Deferred[Any]:
+        """Put ``steps`` on the wire; a script with a head of its own gets no other."""
+        wire = self._open(exchange, fault, on_gone)
+        if not own_head:
+            wire.open()
+        player = Player(steps, wire, self._lab.clock, feeds)
+        if feeds is not None:
+            feeds.wake = player.wake
+        wire.play(player)
         return wire.gone
 
     def _script(self, exchange: Exchange, directive: Directive) -> Any:
@@ -240,9 +294,7 @@ class Api:
             return self._respond(exchange, identity, plan, plan.usage())
         usage = plan.usage if exchange.asked.usage_requested else None
         steps = written_steps(exchange.speakers(identity), answer, exchange.speech, usage)
-        wire = self._open(exchange, None)
-        wire.play(Player(steps, wire, self._lab.clock))
-        return wire.gone
+        return self._play(exchange, shaped(steps, exchange.shape))
 
     def _generate(
         self, exchange: Exchange, started: float, hashes: Sequence[int] | None = None
@@ -281,11 +333,7 @@ class Api:
             feeds,
             usage if exchange.asked.usage_requested else None,
         )
-        wire = self._open(exchange, None, left)
-        player = Player(steps, wire, self._lab.clock, feeds)
-        feeds.wake = player.wake
-        wire.play(player)
-        return wire.gone
+        return self._play(exchange, shaped(steps, exchange.shape), feeds=feeds, on_gone=left)
 
     def _whole(self, exchange: Exchange, plan: Plan, job: Job) -> Deferred[Any]:
         generated = Generated(plan.choices)
@@ -308,7 +356,7 @@ class Api:
         fault: Fault | None,
         on_gone: Callable[[], None] = lambda: None,
     ) -> Wire:
-        """Send the head of a stream and keep its wire until it is gone."""
+        """Keep the wire of a stream until it is gone."""
         lab = self._lab
 
         def gone(how: End | None) -> None:
@@ -328,7 +376,6 @@ class Api:
 
         wire = Wire(exchange.request, lab.clock, lab.settings.drain_timeout, gone)
         lab.open.add(wire)
-        wire.open()
         return wire
 
     # -- refusing ----------------------------------------------------------
@@ -337,18 +384,19 @@ class Api:
         values = request.requestHeaders.getRawHeaders(FAULT_HEADER.encode(), [])
         if not values:
             return None
+        modes = self._lab.modes
         if len(values) > 1:
-            raise misplaced_fault(f"is given {len(values)} times; send one", MODES)
+            raise misplaced_fault(f"is given {len(values)} times; send one", modes)
         try:
-            fault = parse_header(_readable(values[0]), MODES)
+            fault = parse_header(_readable(values[0]), modes)
         except FaultError as error:
             raise bad_fault(f"{FAULT_HEADER}: {error}") from None
         if not self._lab.settings.directives:
             raise misplaced_fault(
-                "is honoured only by a server started with --enable-directives", MODES
+                "is honoured only by a server started with --enable-directives", modes
             )
         if not streaming:
-            raise misplaced_fault('needs a streaming request: set "stream": true', MODES)
+            raise misplaced_fault('needs a streaming request: set "stream": true', modes)
         return fault
 
     def _served(self, name: str | None) -> Served:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from inference_lab.faults.modes import MODES
+from inference_lab.faults.modes import built_in
 from inference_lab.web.decoding import MAX_BODY_BYTES
 from inference_lab.web.errors import (
     FAULT_HEADER,
@@ -79,9 +79,15 @@ class Front(Resource):
 
     isLeaf = True
 
-    def __init__(self, routes: IResource, api_keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        routes: IResource,
+        api_keys: Sequence[str] = (),
+        modes: Collection[str] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._routes = routes
+        self._modes = built_in() if modes is None else modes
         self._api_keys = [key.encode() for key in api_keys]
 
     def render(self, request: Any) -> Any:
@@ -91,7 +97,7 @@ class Front(Resource):
         if request.method == b"OPTIONS":
             return _preflight(request)
         request.setHeader("x-request-id", _request_id(request))
-        refusal = self._unauthorized(request) or _refusal(request)
+        refusal = self._unauthorized(request) or _refusal(request, self._modes)
         if refusal is not None:
             respond(request, refusal)
             return NOT_DONE_YET
@@ -135,7 +141,7 @@ def set_json(request: Any, status: int, body: bytes) -> None:
     request.setHeader("content-length", str(len(body)))
 
 
-def _refusal(request: Any) -> ApiError | None:
+def _refusal(request: Any, modes: Collection[str]) -> ApiError | None:
     try:
         request.path.decode("ascii")
         request.method.decode("ascii")
@@ -149,7 +155,7 @@ def _refusal(request: Any) -> ApiError | None:
     return misplaced_fault(
         "is honoured by streaming POST /v1/chat/completions and streaming POST /v1/completions "
         "only, not here",
-        MODES,
+        modes,
     )
 
 

@@ -3,7 +3,9 @@
 Strategy: the handler parks on `Wire.gone`, so that Klein never finishes a
 response behind our back; a clean end lets it go, an abrupt one closes the
 connection and lets the loss of it cancel the handler. Before an abrupt end the
-wire waits until every byte has arrived.
+wire waits until every byte has arrived. A stream with the usual head is framed
+by Twisted; one with a head of its own is framed here, and Twisted is told that
+nothing is left to say.
 """
 
 from __future__ import annotations
@@ -14,14 +16,18 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.logger import Logger
+from twisted.web.http import RESPONSES
 from zope.interface import implementer
 
 from inference_lab.faults.player import Player
-from inference_lab.faults.steps import End
+from inference_lab.faults.steps import End, Head
 from inference_lab.web import drain
 
 GRACE = 0.025
 """Seconds between the last byte and an abrupt end, at the least."""
+
+TERMINATOR = b"0\r\n\r\n"
+"""The chunk that ends a body."""
 
 POLL = 0.005
 """Seconds between two looks at the send queue."""
@@ -39,12 +45,18 @@ class _Idle:
     def stop(self) -> None:
         """Nothing plays."""
 
+    frames = 0
+
 
 @implementer(IPushProducer)
 class Wire:
     """One streamed response on one ``twisted.web`` request.
 
     :ivar undelivered: whether a death did not wait for a reader any longer.
+    :ivar body_bytes: bytes of the body, without its framing.
+    :ivar wire_bytes: bytes given to the connection, head and framing included.
+    :ivar first_byte_at: when the head or the first raw byte left (the clock's
+        seconds), None before it.
     :ivar gone: fires when a clean end is due or the client left; return it
         from the Klein handler.
     :param drain_timeout: seconds without the peer acknowledging anything after
@@ -70,7 +82,13 @@ class Wire:
         self._timer: IDelayedCall | None = None
         self._ending: End | None = None
         self._closed = False
+        self._held = False
+        self._terminated = False
+        self._framing: str | None = None
         self.undelivered = False
+        self.body_bytes = 0
+        self.wire_bytes = 0
+        self.first_byte_at: float | None = None
         self.gone: Deferred[None] = Deferred(self._cancelled)
         request.notifyFinish().addErrback(self._lost)
 
@@ -82,6 +100,7 @@ class Wire:
         self._request.setHeader("content-type", "text/event-stream; charset=utf-8")
         self._request.setHeader("cache-control", "no-cache")
         self._request.write(b"")
+        self._count(_head_size(self._request))
 
     def play(self, player: Player) -> None:
         """Let ``player`` speak, at the reader's pace."""
@@ -92,9 +111,98 @@ class Wire:
     # -- the player's outlet -----------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send a piece of the body; under HTTP/1.1 it is one chunk."""
-        if not self._closed:
+        """Send a piece of the body; in a chunked one it is one chunk."""
+        if self._closed or not data:
+            return
+        self.body_bytes += len(data)
+        chunked = self._framing == "chunked" or (
+            self._framing is None and bool(getattr(self._request, "chunked", False))
+        )
+        if self._framing is None:
             self._request.write(data)
+            self._count(len(_chunk(data)) if chunked else len(data))
+        else:
+            self._put(_chunk(data) if chunked else data)
+
+    def head(self, head: Head) -> None:
+        """Send a head of the script's own; the body after it is framed here."""
+        if self._closed:
+            return
+        self._own()
+        lines = [_status_line(head)]
+        chunked = head.framing == "chunked" and head.status >= 200
+        if chunked and self._request.clientproto == b"HTTP/1.0":
+            chunked = False
+        fields = [(n.encode(), v.encode()) for n, v in head.headers]
+        if not head.exact and head.status >= 200:
+            fields = [*self._usual(head), *fields]
+        lines += [name + b": " + value for name, value in fields]
+        if chunked and not any(name.lower() == b"transfer-encoding" for name, _ in fields):
+            lines.append(b"transfer-encoding: chunked")
+        self._put(b"\r\n".join([*lines, b"", b""]))
+        if head.status >= 200:
+            self._framing = "close" if head.framing == "chunked" and not chunked else head.framing
+            if self._framing == "close":
+                self._request.channel.persistent = False
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes that are no part of a framed body: heads, chunk headers, junk."""
+        if not self._closed:
+            self._put(data)
+
+    def terminate(self, data: bytes) -> None:
+        """End the body with ``data``: a clean end then adds nothing."""
+        if not self._closed:
+            self._own()
+            self._terminated = True
+            self._put(data)
+
+    def hold(self) -> None:
+        """From now on a client that leaves ends a stream that was held open."""
+        self._held = True
+
+    @property
+    def ending(self) -> End | None:
+        """Which end has begun, or is pretended not to."""
+        return End.HOLD if self._held and self._ending is None else self._ending
+
+    @property
+    def frames(self) -> int:
+        """How many frames were sent."""
+        return self._player.frames
+
+    def _own(self) -> None:
+        """Take the head and the terminator from Twisted."""
+        if self._framing is None:
+            self._framing = "none"
+        self._request.startedWriting = 1
+        self._request.chunked = 0
+
+    def _usual(self, head: Head) -> list[tuple[bytes, bytes]]:
+        """The headers of any response of ours, without those that the script says itself."""
+        usual = self._request.responseHeaders
+        for name, value in (
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("cache-control", "no-cache"),
+        ):
+            usual.setRawHeaders(name, [value])
+        own = {name.lower().encode() for name, _ in head.headers}
+        return [
+            (name, value)
+            for name, values in usual.getAllRawHeaders()
+            if name.lower() not in own
+            for value in values
+        ]
+
+    def _put(self, data: bytes) -> None:
+        if data and self._has_channel():
+            self._request.channel.write(data)
+            self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        self.wire_bytes += size
+        if self.first_byte_at is None:
+            self.first_byte_at = self._clock.seconds()
 
     def end(self, how: End) -> None:
         """Stop the response."""
@@ -104,6 +212,7 @@ class Wire:
         match how:
             case End.CLEAN:
                 self._request.unregisterProducer()
+                self._finish()
                 self._close()
                 self.gone.callback(None)
             case End.HOLD:
@@ -112,6 +221,17 @@ class Wire:
                 self._timer = self._clock.callLater(
                     GRACE, self._drain, self._unsent(), self._clock.seconds()
                 )
+
+    def _finish(self) -> None:
+        """Write the terminator that Twisted will not write, and count the one it will."""
+        if self._framing == "chunked":
+            if not self._terminated:
+                self._put(TERMINATOR)
+        elif not getattr(self._request, "startedWriting", True):
+            # Not even a head was wanted, and Twisted would send one.
+            self._own()
+        elif self._framing is None and getattr(self._request, "chunked", False):
+            self._count(len(TERMINATOR))
 
     def cut(self) -> None:
         """Close at once, without a terminator: the server is going down."""
@@ -191,9 +311,30 @@ class Wire:
     def _lost(self, reason: object) -> None:
         if not self._closed:
             if self._ending is not End.HOLD:
-                self._ending = None
+                self._ending = End.HOLD if self._held else None
             self._close()
 
     def _cancelled(self, gone: Deferred[None]) -> None:
         # Klein cancels when the connection is lost; `_lost` does the work.
         gone.callback(None)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _status_line(head: Head) -> bytes:
+    reason = head.reason
+    if reason is None:
+        reason = RESPONSES.get(head.status, b"").decode("latin-1")
+    return f"HTTP/1.1 {head.status} {reason}".encode()
+
+
+def _head_size(request: Any) -> int:
+    """The bytes of the head that Twisted wrote; 0 for a request that has none."""
+    headers = getattr(request, "responseHeaders", None)
+    if headers is None:
+        return 0
+    line = b"%b %d %b\r\n" % (request.clientproto, request.code, request.code_message)
+    fields = [(name, value) for name, values in headers.getAllRawHeaders() for value in values]
+    return len(line) + sum(len(name) + len(value) + 4 for name, value in fields) + 2
