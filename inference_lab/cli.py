@@ -60,14 +60,15 @@ def serve(argv: Sequence[str]) -> None:
     options.parseOptions(argv)
     # A shell's `&` leaves SIGINT ignored, and Twisted would leave it so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    globalLogBeginner.beginLoggingTo(
-        [textFileLogObserver(sys.stderr)], redirectStandardIO=False, discardBuffer=True
-    )
     from twisted.internet import reactor
 
     from inference_lab.service import makeService
 
     service = makeService(options)
+    # Only now: a boot that fails says one line and no more.
+    globalLogBeginner.beginLoggingTo(
+        [textFileLogObserver(sys.stderr)], redirectStandardIO=False, discardBuffer=True
+    )
     service.privilegedStartService()  # type: ignore[no-untyped-call]
     service.startService()
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)

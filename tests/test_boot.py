@@ -130,6 +130,7 @@ MISTAKES = {
         ["where.toml", "[fault]", "endpoints", "images", "chat", "completions"],
     ),
     "bad endpoint": (["--listen", "carrier-pigeon:1"], ["--listen", "carrier-pigeon"]),
+    "no such folder for a socket": (["--listen", "unix:/no/such/folder/sock"], ["--listen"]),
     "no such host": (["--host", "203.0.113.77"], ["203.0.113.77"]),
 }
 

@@ -102,6 +102,7 @@ STATES = {
     "held up by a reader that stopped": (fault("reset;after_chunks=4294967295;delay_ms=0"), 1),
     "draining before a death": (fault("reset;after_chunks=20000;delay_ms=0"), 1),
     "stalled": (fault("stall;after_chunks=2;delay_ms=0"), 400),
+    "stalled, and sent far ahead": (fault("stall;after_chunks=2;delay_ms=0") + b"z" * 200_000, 400),
     "stalled at once": (fault("stall;after_chunks=0"), 1),
     "a healthy stream": (request_bytes(CHAT, chat_body(max_tokens=100_000)), 1000),
     "a healthy completion": (

@@ -9,6 +9,8 @@ from io import BytesIO
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.web.http import HTTPChannel
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
@@ -49,12 +51,40 @@ class CappedBody(BytesIO):
         return super().write(data)
 
 
+MOST_AHEAD = 1024 * 1024
+"""Bytes a client may send behind a request that is still being answered."""
+
+
+class LabChannel(HTTPChannel):
+    """Reads on while a request is answered, so that a client that leaves is seen to leave.
+
+    Twisted stops reading a client that sends far ahead, and then cannot see it go.
+    This one is kept until it has sent `MOST_AHEAD` bytes, and then cut off.
+    """
+
+    _log = Logger()
+    _optimisticEagerReadSize = MOST_AHEAD
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """Take bytes of a body, or of what comes after it."""
+        if self._handlingRequest and sum(map(len, self._dataBuffer)) + len(data) > MOST_AHEAD:
+            self._log.warn(
+                "A client sent more than {limit} bytes ahead of its answer: cutting it off",
+                limit=MOST_AHEAD,
+            )
+            self.transport.abortConnection()  # type: ignore[union-attr]
+            return
+        super().rawDataReceived(data)
+
+
 class LabSite(Site):
     """HTTP/1.1 only, bodies in memory, no form parsing, no access log.
 
     HTTP/2 would turn every FIN into an END_STREAM; the access log has no line
     for a response that never finished, so the exchange log stands in for it.
     """
+
+    protocol = LabChannel  # type: ignore[assignment]
 
     def __init__(self, resource: IResource, clock: IReactorTime) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
