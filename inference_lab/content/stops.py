@@ -69,20 +69,20 @@ def first_cut(
     :return: None if no stop string comes up.
     :raises ValueError: for an empty stop string.
     """
+    if not all(stops):
+        raise ValueError("a stop string cannot be empty")
     span = _Span(start, count, rotation, len(partial), min_tokens)
-    best: Cut | None = None
-    for stop in stops:
-        if not stop:
-            raise ValueError("a stop string cannot be empty")
-        at = span.find(stop)
-        if at is None:
-            continue
+    found = span.find(stops)
+    if not found:
+        return None
+
+    def cut(stop: str, at: int) -> Cut:
         tokens = span.token_before(at + len(stop)) - start
-        cut = Cut(tokens, at - span.begin, span.token_at(at) - start, stop)
-        # Of several that one token completes, the first in the request wins.
-        if best is None or cut.tokens < best.tokens:
-            best = cut
-    return best
+        return Cut(tokens, at - span.begin, span.token_at(at) - start, stop)
+
+    # Of several that one token completes, the first in the request wins.
+    cuts = [cut(stop, found[stop]) for stop in stops if stop in found]
+    return min(cuts, key=lambda one: one.tokens)
 
 
 def cut_in(pieces: Sequence[str], stops: Sequence[str], *, min_tokens: int = 0) -> Cut | None:
@@ -114,36 +114,68 @@ class _Span:
         self.begin = length(start, rotation) + partial
         self._after = length(start + min_tokens, rotation) if min_tokens else self.begin
 
-    def find(self, stop: str) -> int | None:
-        """The character at which the first match starts."""
+    def find(self, stops: Sequence[str]) -> dict[str, int]:
+        """The character at which each stop string starts that may come up first.
+
+        Those that have to be looked for far and wide are looked for together: the
+        text is written once, and only as far as the first of them.
+        """
+        found: dict[str, int] = {}
+        wide: list[str] = []
+        for stop in stops:
+            reach = self._reach(stop)
+            if reach is None:
+                continue
+            first, last = reach
+            if last - first > _FIRST_PIECE:
+                wide.append(stop)
+            else:
+                found |= self._search([stop], first, last)
+        if wide:
+            first = min(self.token_at(self._low(stop)) for stop in wide)
+            found |= self._search(wide, first, self._last)
+        return found
+
+    def _low(self, stop: str) -> int:
+        """The first character at which a match may start."""
+        return max(self.begin, self._after - len(stop) + 1)
+
+    def _reach(self, stop: str) -> tuple[int, int] | None:
+        """The tokens among which the first match must lie; None if there can be none."""
         if not _SHAPE.fullmatch(stop):
             return None
         if max(map(len, _NUMBER.findall(stop)), default=0) > len(str(self._last)):
             return None
-        low = max(self.begin, self._after - len(stop) + 1)
-        first, last = self.token_at(low), self._last
+        first, last = self.token_at(self._low(stop)), self._last
         whole = _WHOLE_NUMBER.search(stop)
         if whole is not None:
             dots = stop.count(".")
             named = int(whole[1])
-            first, last = max(first, named - dots), min(last, named + dots + 2)
-        elif not any(character.isdigit() for character in stop):
-            last = min(last, first + _ROUND + 2)
-        return self._search(stop, low, first, last)
+            return max(first, named - dots), min(last, named + dots + 2)
+        if not any(character.isdigit() for character in stop):
+            return first, min(last, first + _ROUND + 2)
+        return first, last
 
-    def _search(self, stop: str, low: int, first: int, last: int) -> int | None:
+    def _search(self, stops: Sequence[str], first: int, last: int) -> dict[str, int]:
+        """All that come up in the first piece of text in which any does."""
         size = _FIRST_PIECE
         carry = ""
+        # What a match may need of the piece before.
+        overlap = max(map(len, stops)) - 1
         while first < last:
             base = length(first, self._rotation) - len(carry)
             text = carry + answer(first, min(first + size, last), self._rotation)
-            at = text.find(stop, max(0, low - base))
-            if at >= 0:
-                return base + at
-            carry = text[len(text) - len(stop) + 1 :] if len(stop) > 1 else ""
+            found = {}
+            for stop in stops:
+                at = text.find(stop, max(0, self._low(stop) - base))
+                if at >= 0:
+                    found[stop] = base + at
+            if found:
+                return found
+            carry = text[len(text) - overlap :] if overlap else ""
             first += size
             size = min(size * 4, _LARGEST_PIECE)
-        return None
+        return {}
 
     def token_at(self, character: int) -> int:
         """The token that holds ``character``."""
