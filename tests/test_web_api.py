@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from inference_lab.content.prompt import Prompt
 from inference_lab.faults.grammar import Fault, ModelFault
 from inference_lab.pacing.backend import Job, Listener
-from inference_lab.web import api
+from inference_lab.web import exchange
 from inference_lab.web.prompts import read_prompt
 from tests.fixed_rate import FixedRate
 from tests.labs import CHAT, COMPLETIONS, MODEL, Server, request
@@ -449,7 +449,7 @@ class ReadingTests(ApiCase):
 
         taken = FixedRate.submit
         self.patch(FixedRate, "submit", submit)
-        self.patch(api, "read_prompt", slowly)
+        self.patch(exchange, "read_prompt", slowly)
         for path in PATHS:
             for stream in (True, False):
                 now = self.server.clock.seconds()

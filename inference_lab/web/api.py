@@ -6,22 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from attrs import Factory, frozen
 from klein import Klein
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from inference_lab.content.answers import scripted
-from inference_lab.content.directives import Directive, find_directive
-from inference_lab.content.prompt import Prompt
-from inference_lab.content.tokens import Tokenizer
-from inference_lab.decision import Die, Generate, Script, decide, shape_of
-from inference_lab.dialects.base import Dialect, Identity, Usage
-from inference_lab.engine.prefix import block_hashes
+from inference_lab.content.directives import Directive
+from inference_lab.decision import Die, Script, shape_of
+from inference_lab.dialects.base import Usage
 from inference_lab.engine.requests import Refused
 from inference_lab.faults.grammar import Fault, FaultError, parse_header
 from inference_lab.faults.parameters import Value
@@ -32,13 +27,13 @@ from inference_lab.faults.steps import End, Step
 from inference_lab.lab import Lab, Served
 from inference_lab.pacing.backend import Job, Listener, Ticket
 from inference_lab.pacing.feed import Feeds, Generated, Overtime
+from inference_lab.web.aside import Aside
 from inference_lab.web.decoding import MAX_BODY_BYTES, Body, decode
 from inference_lab.web.endpoints import (
     CHAT_ENDPOINT,
     COMPLETIONS_ENDPOINT,
     Endpoint,
     fault_identity,
-    fresh_identity,
 )
 from inference_lab.web.errors import (
     FAULT_HEADER,
@@ -52,8 +47,9 @@ from inference_lab.web.errors import (
     unknown_path,
     wrong_method,
 )
-from inference_lab.web.planning import Plan, fault_answer, make_plan, thinking_tokens
-from inference_lab.web.prompts import message_text, read_prompt, tokenizable
+from inference_lab.web.exchange import LARGE_BODY, Asking, Exchange
+from inference_lab.web.planning import Plan, fault_answer, thinking_tokens
+from inference_lab.web.prompts import tokenizable
 from inference_lab.web.requests import (
     ChatRequest,
     CompletionRequest,
@@ -61,40 +57,17 @@ from inference_lab.web.requests import (
     TokenizeRequest,
 )
 from inference_lab.web.site import set_json
-from inference_lab.web.speech import Speech, engine_steps, whole_body, written_steps
+from inference_lab.web.speech import (
+    LONG_WRITING,
+    check_whole,
+    engine_steps,
+    whole_body,
+    written_steps,
+)
 from inference_lab.web.wire import Wire
 
 MODEL_CREATED = 1_700_000_000
 """``created`` (Unix s) of every model: the same on every call and every day."""
-
-
-LARGE_BODY = 256 * 1024
-"""Bytes from which on a request's prompt is read in a thread."""
-
-
-@frozen
-class Exchange:
-    """One request to generate, understood: who asks what of whom, and how to say it.
-
-    ``shape`` are the parameters that respell a healthy stream.
-    """
-
-    request: Any
-    endpoint: Endpoint
-    asked: ChatRequest | CompletionRequest
-    served: Served
-    prompt: Prompt
-    speech: Speech
-    shape: Mapping[str, Value] = Factory(dict)
-
-    def fresh_identity(self) -> Identity:
-        """Who a healthy answer says it is."""
-        return fresh_identity(self.endpoint, self.served.deployment.name)
-
-    def speakers(self, identity: Identity) -> Sequence[Dialect]:
-        """One speaker a choice."""
-        dialect, style = self.endpoint.dialect, self.speech.style
-        return [dialect(identity, style, index) for index in range(self.asked.choices)]
 
 
 class Api:
@@ -105,6 +78,7 @@ class Api:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
+        self._aside = Aside()
 
     # -- small routes ------------------------------------------------------
 
@@ -135,23 +109,31 @@ class Api:
     # -- tokens ------------------------------------------------------------
 
     @app.route("/tokenize", methods=["POST"])
-    def tokenize(self, request: Any) -> bytes:
+    def tokenize(self, request: Any) -> Any:
         """The ids of a text or of a chat."""
         asked = self._decoded(request, TokenizeRequest)
         served = self._served(asked.model)
         tokenizer = self._lab.tokenizer
-        ids = tokenizer.encode(tokenizable(asked))
-        return self._json(
-            request,
-            {
-                "count": len(ids),
-                "max_model_len": served.deployment.max_model_len,
-                "tokens": ids,
-                "token_strs": [tokenizer.decode([id]) for id in ids]
-                if asked.return_token_strs
-                else None,
-            },
-        )
+
+        def count() -> bytes:
+            ids = tokenizer.encode(tokenizable(asked))
+            strings = [tokenizer.decode([id]) for id in ids] if asked.return_token_strs else None
+            return msgspec.json.encode(
+                {
+                    "count": len(ids),
+                    "max_model_len": served.deployment.max_model_len,
+                    "tokens": ids,
+                    "token_strs": strings,
+                }
+            )
+
+        def send(body: bytes) -> bytes:
+            set_json(request, 200, body)
+            return body
+
+        if len(_body(request)) < LARGE_BODY:
+            return send(count())
+        return self._aside.run(count).addCallback(send)
 
     @app.route("/detokenize", methods=["POST"])
     def detokenize(self, request: Any) -> bytes:
@@ -188,38 +170,24 @@ class Api:
         streaming = bool(asked.stream)
         header = self._header_fault(request, streaming)
         served = self._served(asked.model)
-        decision = decide(header, served.fault, endpoint.name, streaming, self._directive(asked))
-
         fault = shape_of(header, served.fault, endpoint.name, streaming)
         shape = {} if fault is None else self._parameters(fault, endpoint)
-        field = str(shape.get("field", "server"))
-        field = lab.settings.reasoning_field if field == "server" else field
+        asking = Asking(request, endpoint, asked, served, _body(request), header, shape, started)
+        if not asking.long:
+            return self._reply(asking.understand(lab))
+        return self._aside.run(lambda: asking.understand(lab)).addCallback(self._reply)
 
-        def answer(prompt: Prompt, hashes: Sequence[int] | None = None) -> Any:
-            request.setHeader(RESUME_HEADER, prompt.header)
-            speech = Speech.of(asked, prompt, lab.tokenizer, field)
-            exchange = Exchange(request, endpoint, asked, served, prompt, speech, shape)
-            match decision:
-                case Die(fault):
-                    return self._die(exchange, fault)
-                case Script(directive):
-                    return self._script(exchange, directive)
-                case Generate():
-                    return self._generate(exchange, started, hashes)
-
-        def read_long() -> tuple[Prompt, Sequence[int]]:
-            prompt = read_prompt(asked, lab.tokenizer)
-            return prompt, _block_hashes(prompt, served, lab.tokenizer)
-
-        if len(_body(request)) < LARGE_BODY:
-            return answer(read_prompt(asked, lab.tokenizer))
-        # Counting takes long enough for other streams to notice.
-        return deferToThread(read_long).addCallback(lambda read: answer(*read))
-
-    def _directive(self, asked: ChatRequest | CompletionRequest) -> Directive | None:
-        if not self._lab.settings.directives or not isinstance(asked, ChatRequest):
-            return None
-        return find_directive(message_text(message) for message in asked.messages)
+    def _reply(self, exchange: Exchange) -> Any:
+        exchange.asking.request.setHeader(RESUME_HEADER, exchange.prompt.header)
+        match exchange.decision:
+            case Die(fault):
+                return self._die(exchange, fault)
+            case Script(directive):
+                return self._script(exchange, directive)
+        assert exchange.plan is not None
+        if exchange.asked.stream:
+            return self._stream(exchange, exchange.plan)
+        return self._whole(exchange, exchange.plan)
 
     def _parameters(self, fault: Fault, endpoint: Endpoint) -> Mapping[str, Value]:
         mode = self._lab.modes[fault.mode]
@@ -231,8 +199,7 @@ class Api:
     def _die(self, exchange: Exchange, fault: Fault) -> Deferred[Any]:
         mode = self._lab.modes[fault.mode]
         name = exchange.served.deployment.name
-        body = _body(exchange.request)
-        identity = fault_identity(exchange.endpoint, body, fault, name)
+        identity = fault_identity(exchange.endpoint, exchange.asking.body, fault, name)
         answer = fault_answer(exchange.asked, exchange.prompt, self._lab.tokenizer)
         thinking = thinking_tokens(exchange.asked, exchange.prompt)
         scene = Scene(
@@ -250,22 +217,8 @@ class Api:
         if exchange.shape["pace"] != "engine":
             return self._play(exchange, steps, fault, own_head=mode.own_head)
         feeds = Overtime()
-        ticket = _submit(exchange.served, self._overture(exchange, fault), [feeds])[0]
+        ticket = _submit(exchange.served, exchange.overture(fault), [feeds])[0]
         return self._play(exchange, steps, fault, feeds, ticket.abort, mode.own_head)
-
-    def _overture(self, exchange: Exchange, fault: Fault) -> Job:
-        """What the engine has to do for the frames before a death."""
-        deployment, prompt = exchange.served.deployment, exchange.prompt
-        room = max(1, deployment.max_model_len - prompt.tokens)
-        hashes = block_hashes(prompt.ids(self._lab.tokenizer), deployment.scheduler.block_size)
-        return Job(
-            prompt_tokens=max(1, prompt.tokens),
-            max_tokens=room,
-            target=min(room, fault.after_chunks + 1),
-            streaming=True,
-            priority=exchange.asked.priority or 0,
-            block_hashes=hashes,
-        )
 
     def _play(
         self,
@@ -289,35 +242,16 @@ class Api:
     def _script(self, exchange: Exchange, directive: Directive) -> Any:
         answer = scripted(directive, self._lab.tokenizer)
         plan = Plan(exchange.prompt, answer, answer.tokens, exchange.asked.choices)
-        identity = exchange.fresh_identity()
         if not exchange.asked.stream:
-            return self._respond(exchange, identity, plan, plan.usage())
+            return self._respond(exchange, plan, plan.usage())
         usage = plan.usage if exchange.asked.usage_requested else None
-        steps = written_steps(exchange.speakers(identity), answer, exchange.speech, usage)
+        speakers = exchange.speakers(exchange.fresh_identity())
+        steps = written_steps(speakers, answer, exchange.speech, usage)
         return self._play(exchange, shaped(steps, exchange.shape))
 
-    def _generate(
-        self, exchange: Exchange, started: float, hashes: Sequence[int] | None = None
-    ) -> Deferred[Any]:
-        deployment, asked = exchange.served.deployment, exchange.asked
-        tokenizer = self._lab.tokenizer
-        plan = make_plan(
-            asked,
-            exchange.prompt,
-            deployment.max_model_len,
-            self._lab.settings.lengths,
-            tokenizer,
-        )
-        if hashes is None:
-            hashes = _block_hashes(exchange.prompt, exchange.served, tokenizer)
-        job = plan.job(bool(asked.stream), hashes, asked.priority or 0, started)
-        if asked.stream:
-            return self._stream(exchange, plan, job)
-        return self._whole(exchange, plan, job)
-
-    def _stream(self, exchange: Exchange, plan: Plan, job: Job) -> Deferred[Any]:
+    def _stream(self, exchange: Exchange, plan: Plan) -> Deferred[Any]:
         feeds = Feeds(plan.choices)
-        tickets = _submit(exchange.served, job, feeds.listeners)
+        tickets = _submit(exchange.served, exchange.job(plan), feeds.listeners)
 
         def usage() -> Usage:
             return plan.usage(tickets[0].cached_tokens)
@@ -335,20 +269,31 @@ class Api:
         )
         return self._play(exchange, shaped(steps, exchange.shape), feeds=feeds, on_gone=left)
 
-    def _whole(self, exchange: Exchange, plan: Plan, job: Job) -> Deferred[Any]:
+    def _whole(self, exchange: Exchange, plan: Plan) -> Deferred[Any]:
+        check_whole(plan, exchange.speech)
         generated = Generated(plan.choices)
-        generated.tickets = _submit(exchange.served, job, [generated] * plan.choices)
+        listeners = [generated] * plan.choices
+        generated.tickets = _submit(exchange.served, exchange.job(plan), listeners)
 
-        def respond(_: None) -> bytes:
+        def respond(_: None) -> Any:
             usage = plan.usage(generated.tickets[0].cached_tokens)
-            return self._respond(exchange, exchange.fresh_identity(), plan, usage)
+            return self._respond(exchange, plan, usage)
 
         return generated.done.addCallback(respond)
 
-    def _respond(self, exchange: Exchange, identity: Identity, plan: Plan, usage: Usage) -> bytes:
-        body = whole_body(exchange.endpoint, identity, plan, exchange.speech, usage)
-        set_json(exchange.request, 200, body)
-        return body
+    def _respond(self, exchange: Exchange, plan: Plan, usage: Usage) -> Any:
+        identity = exchange.fresh_identity()
+
+        def write() -> bytes:
+            return whole_body(exchange.endpoint, identity, plan, exchange.speech, usage)
+
+        def send(body: bytes) -> bytes:
+            set_json(exchange.asking.request, 200, body)
+            return body
+
+        if plan.usage().completion_tokens <= LONG_WRITING:
+            return send(write())
+        return self._aside.run(write).addCallback(send)
 
     def _open(
         self,
@@ -374,7 +319,7 @@ class Api:
                 end=end,
             )
 
-        wire = Wire(exchange.request, lab.clock, lab.settings.drain_timeout, gone)
+        wire = Wire(exchange.asking.request, lab.clock, lab.settings.drain_timeout, gone)
         lab.open.add(wire)
         return wire
 
@@ -435,10 +380,6 @@ class Api:
         body = msgspec.json.encode(value)
         set_json(request, 200, body)
         return body
-
-
-def _block_hashes(prompt: Prompt, served: Served, tokenizer: Tokenizer) -> Sequence[int]:
-    return block_hashes(prompt.ids(tokenizer), served.deployment.scheduler.block_size)
 
 
 def _refuse(request: Any, error: ApiError) -> bytes:

@@ -21,7 +21,9 @@ Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
-StopString = Annotated[str, Meta(min_length=1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
+StopList = Annotated[list[StopString], Meta(max_length=16)]
+"""The OpenAI API takes 4. Each is looked for in an answer that may have a million tokens."""
 
 MOST_LOGPROBS = 20
 """Alternatives a client may ask for, as in the OpenAI API and in vLLM."""
@@ -111,7 +113,7 @@ class Request(Struct, frozen=True, kw_only=True):
     max_tokens: TokenLimit | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
-    stop: StopString | list[StopString] | None = None
+    stop: StopString | StopList | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
     seed: Integer | None = None
     priority: Integer | None = None

@@ -19,6 +19,7 @@ from inference_lab.dialects.completions import completions_logprobs
 from inference_lab.faults.steps import AwaitToken, End, Pause, Send, Step
 from inference_lab.pacing.feed import Feeds
 from inference_lab.web.endpoints import CHAT_ENDPOINT, Endpoint
+from inference_lab.web.errors import bad_request
 from inference_lab.web.planning import Plan
 from inference_lab.web.requests import ChatRequest, CompletionRequest
 
@@ -166,6 +167,29 @@ def _closing(speaker: Dialect, usage: Callable[[], Usage] | None) -> Iterator[St
 
 
 # -- whole answers -------------------------------------------------------------
+
+
+LONG_WRITING = 10_000
+"""Tokens from which on writing an answer in one piece takes long enough to be noticed."""
+
+MOST_IN_ONE_PIECE = 4_000_000
+"""Tokens, choices and alternatives counted, of an answer in one piece: it is held in memory."""
+
+
+def check_whole(plan: Plan, speech: Speech) -> None:
+    """Refuse an answer in one piece that no memory should hold.
+
+    :raises ApiError: 400.
+    """
+    each = 1 + (speech.style.top_logprobs or 0)
+    size = plan.answer.tokens * plan.choices * each
+    if size > MOST_IN_ONE_PIECE:
+        raise bad_request(
+            f"The answer would have {size} entries (tokens, choices and log probabilities); "
+            f'without "stream": true at most {MOST_IN_ONE_PIECE} are sent.',
+            "response_too_large",
+            "stream",
+        )
 
 
 def whole_body(
