@@ -13,6 +13,7 @@ from inference_lab.faults.grammar import ModelFault
 from inference_lab.faults.modes import Mode, built_in
 from inference_lab.metrics import Metrics
 from inference_lab.pacing.backend import Backend
+from inference_lab.web.errors import unknown_model
 from inference_lab.web.planning import Lengths
 from inference_lab.web.wire import Wire
 
@@ -59,3 +60,17 @@ class Lab:
 
     def __attrs_post_init__(self) -> None:
         self.metrics.watch_streams(lambda: len(self.open))
+
+    def served(self, name: str | None) -> Served:
+        """The model of this name; any one for a request that needs none.
+
+        :raises ApiError: 404, naming the models there are.
+        """
+        if name is None:
+            # All count alike.
+            return next(iter(self.models.values()))
+        try:
+            return self.models[name]
+        except KeyError:
+            known = {served.deployment.name for served in self.models.values()}
+            raise unknown_model(name, sorted(known)) from None

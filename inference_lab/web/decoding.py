@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -45,6 +45,32 @@ def decode(kind: type[Body], content_type: str | None, body: bytes) -> Body:
         raise bad_request("The request body is nested too deeply.", "invalid_json") from None
     asked.check()
     return asked
+
+
+def body_of(request: Any) -> bytes:
+    """The bytes of a request's body.
+
+    :raises ApiError: 413 if there were too many.
+    """
+    if request.content.overflowed:
+        raise ApiError(
+            413,
+            f"The request body is larger than {MAX_BODY_BYTES} bytes.",
+            "request_too_large",
+        )
+    body: bytes = request.content.getvalue()
+    return body
+
+
+def media_type_of(request: Any) -> str | None:
+    """What a request says its body is."""
+    value = request.getHeader(b"content-type")
+    return None if value is None else readable(value)
+
+
+def readable(header: bytes) -> str:
+    """A header's value as text. Bytes that are none become a character no header allows."""
+    return header.decode("utf-8", "replace")
 
 
 def _check_media_type(content_type: str | None) -> None:
