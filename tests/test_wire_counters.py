@@ -25,7 +25,7 @@ class CounterTests(SynchronousTestCase):
                 wires = list(server.lab.open)
                 server.run(6.0)
                 for wire in wires:
-                    self.assertEqual(wire.wire_bytes, len(connection.raw), mode.name)
+                    self.assertEqual(wire.sent.wire_bytes, len(connection.raw), mode.name)
                     if connection.raw:
                         assert wire.first_byte_at is not None
                         wait = 5.0 if mode.name == "slow_headers" else 0.0
@@ -40,7 +40,8 @@ class CounterTests(SynchronousTestCase):
             ("stall;after_chunks=2", 3),
             ("reset_after_done;after_chunks=1", 4),
             ("close_delimited;after_chunks=2", 3),
-            ("http_status", 1),
+            ("http_status", 0),
+            ("cut_mid_frame;after_chunks=3", 4),
             ("headers_then_eof", 0),
         ):
             server = Server(directives=True)
@@ -48,14 +49,14 @@ class CounterTests(SynchronousTestCase):
             wires = list(server.lab.open)
             server.run(1.0)
             for wire in wires:
-                self.assertEqual(wire.frames, frames, fault)
-                self.assertEqual(wire.body_bytes, len(connection.text), fault)
+                self.assertEqual(wire.sent.frames, frames, fault)
+                self.assertEqual(wire.sent.body_bytes, len(connection.text), fault)
 
     def test_a_healthy_stream(self) -> None:
         server = Server(directives=True)
         connection = server.post(CHAT, request(CHAT, max_tokens=4))
         (wire,) = server.lab.open
         server.run(3.0)
-        self.assertEqual(wire.wire_bytes, len(connection.raw))
-        self.assertEqual(wire.body_bytes, len(connection.text))
-        self.assertEqual(wire.frames, connection.text.count(b"\n\n"))
+        self.assertEqual(wire.sent.wire_bytes, len(connection.raw))
+        self.assertEqual(wire.sent.body_bytes, len(connection.text))
+        self.assertEqual(wire.sent.frames, connection.text.count(b"\n\n"))

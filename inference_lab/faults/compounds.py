@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from attrs import evolve
 
@@ -118,7 +118,7 @@ class ReplaceWord(Verb, frozen=True, tag="replace"):
                 by = scene.text(self.by.replace("${n}", str(number)), json=True)
                 find = scene.text(self.find, json=True)
                 data = act.data.replace(find.encode(), by.encode())
-                act = Spoken(data) if isinstance(act, Spoken) else evolve(act, data=data)
+                act = evolve(act, data=data)
                 number += 1
             yield act
 
@@ -134,12 +134,12 @@ class SegmentWord(Verb, frozen=True, tag="segment"):
         size = max(1, scene.number(self.bytes))
         for act in _frames(self.of, scene):
             match act:
-                case Spoken(data) | Send(data) | Raw(data):
-                    rest: Any = Raw if isinstance(act, Raw) else lambda d: Send(d, 0)
-                    yield evolve(act, data=data[:size])
-                    for start in range(size, len(data), size):
-                        yield Pause(0)
-                        yield rest(data[start : start + size])
+                case Spoken(data, tokens, frames) if len(data) > size:
+                    yield Spoken(data[:size], 0, 0)
+                    yield Pause(0)
+                    yield from Send(data[size:], frames, tokens=tokens).pieces(size)
+                case Send() | Raw():
+                    yield from act.pieces(size)
                 case _:
                     yield act
 
@@ -175,9 +175,10 @@ class TornWord(Verb, frozen=True, tag="torn"):
                 return
             part = whole[: _cut(whole, at)]
             if self.inside == "chunk":
-                yield Raw(b"%x\r\n%b" % (len(whole), part))
+                yield Raw(b"%x\r\n%b" % (len(whole), part), len(part))
             else:
-                yield Spoken(part) if isinstance(act, Spoken) else Send(part)
+                # Half a frame says nothing yet.
+                yield Spoken(part, 0, 0) if isinstance(act, Spoken) else Send(part, 0)
             return
 
 
@@ -193,7 +194,7 @@ class GzipWord(Verb, frozen=True, tag="gzip"):
         for act in _frames(self.of, scene):
             if isinstance(act, Spoken | Send):
                 data = packer.compress(act.data) + packer.flush(zlib.Z_SYNC_FLUSH)
-                yield Send(data, opaque=True)
+                yield Send(data, opaque=True, tokens=act.tokens)
             else:
                 yield act
         if not self.truncated:

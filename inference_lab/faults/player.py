@@ -52,7 +52,7 @@ class Stage(Outlet, Protocol):
     def head(self, head: Head) -> None:
         """Send a status line and headers."""
 
-    def raw(self, data: bytes) -> None:
+    def raw(self, raw: Raw) -> None:
         """Send bytes outside of the body's framing."""
 
     def terminate(self, data: bytes) -> None:
@@ -86,6 +86,7 @@ class Player:
     like a finished answer.
 
     :ivar frames: how many frames were sent.
+    :ivar tokens: how many tokens of the answer were said with them.
     """
 
     _log = Logger()
@@ -107,6 +108,7 @@ class Player:
         self._paused = False
         self._held = False
         self.frames = 0
+        self.tokens = 0
         self._over = False
         self._joined: list[bytes] = []
         self._joined_bytes = 0
@@ -164,9 +166,10 @@ class Player:
                 self._held = True
                 break
             match next(self._steps, End.CLEAN):
-                case Send(data, frames):
-                    self._join(data)
-                    self.frames += frames
+                case Send() as send:
+                    self.frames += send.frames
+                    self.tokens += send.tokens
+                    self._join(send.data)
                     sends += 1
                     if sends >= SENDS_PER_TURN:
                         self._sleep(0.0)
@@ -196,8 +199,8 @@ class Player:
         match act:
             case Head():
                 stage.head(act)
-            case Raw(data):
-                stage.raw(data)
+            case Raw():
+                stage.raw(act)
             case Terminate(data):
                 stage.terminate(data)
             case Hold():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
 from inference_lab.dialects.base import Dialect, Said, Usage
 from inference_lab.faults.grammar import Fault
@@ -29,9 +29,11 @@ class ScriptError(ValueError):
 
 @frozen
 class Spoken:
-    """A frame with a token of the answer in it."""
+    """A frame that an engine has to generate, with ``tokens`` of the answer in it."""
 
     data: bytes
+    tokens: int = 1
+    frames: int = 1
 
 
 Act = Step | Spoken
@@ -45,7 +47,8 @@ class Scene:
     ``token(i)`` is token i of this leg; ``position`` is the next one to be said.
     ``thinking`` tokens of reasoning come before any content, since the request asked for
     them; they count as no content frames, and may be hidden.
-    ``values`` are all parameters of the mode.
+    ``unseen`` tokens were thought since the last frame. ``values`` are all parameters of
+    the mode.
     """
 
     dialect: Dialect
@@ -56,6 +59,7 @@ class Scene:
     position: int = 0
     thinking: int = 0
     hide_thinking: bool = False
+    unseen: int = 0
     values: Mapping[str, Value] = Factory(dict)
 
     def next_token(self) -> Said:
@@ -64,15 +68,17 @@ class Scene:
         self.position += 1
         return said
 
-    def thoughts(self) -> Iterator[bytes]:
-        """The frames of reasoning that are still due."""
+    def thoughts(self) -> Iterator[Spoken]:
+        """The frames of reasoning that are still due; what is hidden counts with the next."""
         while self.thinking:
             self.thinking -= 1
             said = self.next_token()
             speaker = self.dialect
             frame = speaker.unseen(said) if self.hide_thinking else speaker.reasoning(said)
-            if frame is not None:
-                yield frame
+            if frame is None:
+                self.unseen += 1
+            else:
+                yield Spoken(frame)
 
     def value(self, name: str) -> Value:
         """A parameter, or a fact of the stream.
@@ -164,7 +170,13 @@ def steps(words: Iterable[Word], scene: Scene) -> Iterator[Step]:
                 yield delay
             first = first and not isinstance(act, Spoken | Send | Raw)
             paused = isinstance(act, Pause)
-            yield Send(act.data) if isinstance(act, Spoken) else act
+            if isinstance(act, Spoken | Send) and scene.unseen:
+                act = evolve(act, tokens=act.tokens + scene.unseen)
+                scene.unseen = 0
+            if isinstance(act, Spoken):
+                yield Send(act.data, act.frames, tokens=act.tokens)
+            else:
+                yield act
             if isinstance(act, End):
                 return
     yield End.CLEAN

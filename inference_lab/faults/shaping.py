@@ -119,16 +119,8 @@ def segmented(steps: Iterator[Step], size: int) -> Iterator[Step]:
     """Writes of ``size`` bytes, each in a turn of its own."""
     for step in steps:
         match step:
-            case Send(data) if len(data) > size:
-                yield evolve(step, data=data[:size])
-                for start in range(size, len(data), size):
-                    yield Pause(0)
-                    yield evolve(step, data=data[start : start + size], frames=0)
-            case Raw(data) if len(data) > size:
-                yield Raw(data[:size])
-                for start in range(size, len(data), size):
-                    yield Pause(0)
-                    yield Raw(data[start : start + size])
+            case Send() | Raw():
+                yield from step.pieces(size)
             case _:
                 yield step
 

@@ -7,6 +7,7 @@ pacing, back-pressure and cleaning up work on any of them alike.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
 from attrs import frozen
 
@@ -15,13 +16,26 @@ from attrs import frozen
 class Send:
     """Put ``data`` on the wire as one piece of the response body.
 
-    ``frames`` is how many frames begin with it: 0 for the rest of one. An
-    ``opaque`` piece is no text of events, so nothing may respell it.
+    ``frames`` are complete with it, and ``tokens`` of the answer are said: 0 for a piece of
+    a frame that is not the last. An ``opaque`` piece is no text of events, so nothing may
+    respell it.
     """
 
     data: bytes
     frames: int = 1
     opaque: bool = False
+    tokens: int = 0
+
+    def pieces(self, size: int) -> Iterator[Send | Pause]:
+        """The same in writes of ``size`` bytes, each in a turn of its own."""
+        for start in range(0, max(1, len(self.data)), size):
+            if start:
+                yield Pause(0)
+            data = self.data[start : start + size]
+            if start + size < len(self.data):
+                yield Send(data, 0, self.opaque)
+            else:
+                yield Send(data, self.frames, self.opaque, self.tokens)
 
 
 @frozen
@@ -43,9 +57,22 @@ class Head:
 
 @frozen
 class Raw:
-    """Put ``data`` straight onto the connection, outside of the body's framing."""
+    """Put ``data`` straight onto the connection, outside of the body's framing.
+
+    The last ``body`` bytes of it are part of the body all the same.
+    """
 
     data: bytes
+    body: int = 0
+
+    def pieces(self, size: int) -> Iterator[Raw | Pause]:
+        """The same in writes of ``size`` bytes, each in a turn of its own."""
+        head = len(self.data) - self.body
+        for start in range(0, max(1, len(self.data)), size):
+            if start:
+                yield Pause(0)
+            data = self.data[start : start + size]
+            yield Raw(data, min(len(data), max(0, start + len(data) - head)))
 
 
 @frozen

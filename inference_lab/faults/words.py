@@ -100,8 +100,7 @@ class ContentWord(_Tokens, frozen=True, tag="content"):
 
     def does(self, scene: Scene) -> Iterator[Act]:
         """A token a frame."""
-        for frame in scene.thoughts():
-            yield Spoken(frame)
+        yield from scene.thoughts()
         yield from _Tokens.does(self, scene)
 
     def _say(self, scene: Scene, said: Any) -> bytes:
@@ -254,7 +253,10 @@ class RawWord(Verb, frozen=True, tag="raw"):
                 raise ScriptError(f"base64 is not valid: {self.base64!r}") from None
         else:
             data = scene.text(self.text or "").encode()
-        yield Send(data, opaque=True) if self.framed else Raw(data)
+        if self.framed:
+            yield Send(data, data.count(b"\n\n"), opaque=True)
+        else:
+            yield Raw(data)
 
 
 class PauseWord(Verb, frozen=True, tag="pause"):
@@ -300,7 +302,7 @@ class HeadWord(Verb, frozen=True, tag="head"):
         status = scene.number(self.status)
         yield Head(status, reason, tuple(headers), framing, self.exact)
         if body:
-            yield Send(body, opaque=True)
+            yield Send(body, 0, opaque=True)
 
 
 class NoHeadWord(Verb, frozen=True, tag="no_head"):

@@ -13,7 +13,10 @@ import struct
 import sys
 from typing import Any
 
+from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.interfaces import IListeningPort
+from twisted.python.failure import Failure
 
 # Linux's name for TIOCOUTQ on a socket: bytes written and not yet acknowledged.
 _SIOCOUTQ = 0x5411
@@ -27,6 +30,28 @@ def file_descriptor(transport: Any) -> FileDescriptor | None:
     while transport is not None and not isinstance(transport, FileDescriptor):
         transport = getattr(transport, "transport", None)
     return transport
+
+
+class _Accountable(tcp.Server):
+    """A connection that remembers what it had not delivered when it was lost."""
+
+    lost = 0
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The last moment at which the kernel can be asked."""
+        self.lost = unsent(self) or 0
+        super().connectionLost(reason)
+
+
+def keep_account(port: IListeningPort) -> None:
+    """Let the TCP connections that ``port`` accepts answer `lost`."""
+    if isinstance(port, tcp.Port) and port.transport is tcp.Server:
+        port.transport = _Accountable
+
+
+def lost(transport: Any) -> int:
+    """Bytes that never reached the peer of a connection that is gone; 0 where nobody knows."""
+    return getattr(file_descriptor(transport), "lost", 0)
 
 
 def can_reset(transport: Any) -> bool:

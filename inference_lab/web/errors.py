@@ -10,6 +10,8 @@ from attrs import define, field
 from inference_lab.engine.requests import ContextTooLong, QueueFull, Refused, TooLargeForKV
 
 FAULT_HEADER = "x-inference-lab-fault"
+SESSION_HEADER = "x-inference-lab-session"
+APPLIED_HEADER = "x-inference-lab-fault-applied"
 RESUME_HEADER = "x-inference-lab-resume"
 
 CONTEXT_LENGTH = "context_length_exceeded"

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from io import BytesIO
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from inference_lab.faults.modes import built_in
+from inference_lab.web import drain
 from inference_lab.web.decoding import MAX_BODY_BYTES
 from inference_lab.web.errors import (
+    APPLIED_HEADER,
     FAULT_HEADER,
+    RESUME_HEADER,
+    SESSION_HEADER,
     ApiError,
     bad_request,
     misplaced_fault,
@@ -30,8 +36,8 @@ GENERATING_PATHS = (b"/v1/chat/completions", b"/v1/completions")
 OPEN_PATHS = (b"/health", b"/metrics")
 """What needs no key, even where keys are asked for."""
 
-_HEADERS_OF_OURS = "x-inference-lab-fault, x-inference-lab-session"
-_EXPOSED = "x-request-id, x-inference-lab-fault-applied, x-inference-lab-resume, retry-after"
+_HEADERS_OF_OURS = f"{FAULT_HEADER}, {SESSION_HEADER}"
+_EXPOSED = f"x-request-id, {APPLIED_HEADER}, {RESUME_HEADER}, retry-after"
 
 
 class CappedBody(BytesIO):
@@ -64,6 +70,8 @@ class LabChannel(HTTPChannel):
 
     _log = Logger()
     _optimisticEagerReadSize = MOST_AHEAD
+    # Told how many bytes never arrived, if the last response had ended by then.
+    afterwards: Callable[[int], None] | None = None
 
     def rawDataReceived(self, data: bytes) -> None:
         """Take bytes of a body, or of what comes after it."""
@@ -75,6 +83,14 @@ class LabChannel(HTTPChannel):
             self.transport.abortConnection()  # type: ignore[union-attr]
             return
         super().rawDataReceived(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Whatever was still on its way never arrived."""
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        afterwards, self.afterwards = self.afterwards, None
+        lost = drain.lost(self.transport)
+        if afterwards is not None and lost:
+            afterwards(lost)
 
 
 class LabSite(Site):

@@ -118,6 +118,8 @@ def engine_steps(
     """
     yield from _openings(speakers)
     spoken = [0] * len(speakers)
+    # Tokens that were generated, and brought no frame.
+    unseen = 0
     left = len(speakers)
     while left:
         yield AwaitToken()
@@ -125,11 +127,15 @@ def engine_steps(
         speaker = speakers[choice]
         if spoken[choice] < plan.answer.tokens:
             frame = speech.frame(speaker, plan.answer.piece(spoken[choice]))
+            unseen += 1
             if frame is not None:
-                yield Send(frame)
+                yield Send(frame, tokens=unseen)
+                unseen = 0
         spoken[choice] += 1
         if spoken[choice] >= plan.answer.tokens:
-            yield Send(speaker.finish(plan.answer.finish_reason, plan.answer.stop))
+            finish = speaker.finish(plan.answer.finish_reason, plan.answer.stop)
+            yield Send(finish, tokens=unseen)
+            unseen = 0
             left -= 1
     yield from _closing(speakers[0], usage)
 
@@ -143,12 +149,15 @@ def written_steps(
     """A scripted answer, without the engine: a turn of the event loop between frames."""
     yield from _openings(speakers)
     for speaker in speakers:
+        unseen = 0
         for index in range(answer.tokens):
             frame = speech.frame(speaker, answer.piece(index))
+            unseen += 1
             if frame is not None:
                 yield Pause(0)
-                yield Send(frame)
-        yield Send(speaker.finish(answer.finish_reason, answer.stop))
+                yield Send(frame, tokens=unseen)
+                unseen = 0
+        yield Send(speaker.finish(answer.finish_reason, answer.stop), tokens=unseen)
     yield from _closing(speakers[0], usage)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.logger import Logger
@@ -20,14 +21,18 @@ from twisted.web.http import RESPONSES
 from zope.interface import implementer
 
 from inference_lab.faults.player import Player
-from inference_lab.faults.steps import End, Head
+from inference_lab.faults.steps import End, Head, Raw
 from inference_lab.web import drain
+from inference_lab.web.ledger import Ledger, Totals
 
 GRACE = 0.025
 """Seconds between the last byte and an abrupt end, at the least."""
 
 TERMINATOR = b"0\r\n\r\n"
 """The chunk that ends a body."""
+
+WRITES_BETWEEN_LOOKS = 256
+"""After so many writes those that have arrived are forgotten."""
 
 POLL = 0.005
 """Seconds between two looks at the send queue."""
@@ -46,6 +51,7 @@ class _Idle:
         """Nothing plays."""
 
     frames = 0
+    tokens = 0
 
 
 @implementer(IPushProducer)
@@ -53,8 +59,12 @@ class Wire:
     """One streamed response on one ``twisted.web`` request.
 
     :ivar undelivered: whether a death did not wait for a reader any longer.
-    :ivar body_bytes: bytes of the body, without its framing.
-    :ivar wire_bytes: bytes given to the connection, head and framing included.
+    :ivar sent: what was given to the connection, head and framing included.
+    :ivar lost: how many bytes of it had not arrived when the connection was gone.
+    :ivar ended: how it ended, None as long as it has not, or if the client left first.
+    :ivar left: whether the client went before it had all.
+    :ivar on_held: called when nothing but keepalives will follow.
+    :ivar on_lost: called when it turns out that a clean end never arrived.
     :ivar first_byte_at: when the head or the first raw byte left (the clock's
         seconds), None before it.
     :ivar gone: fires when a clean end is due or the client left; return it
@@ -86,11 +96,20 @@ class Wire:
         self._terminated = False
         self._framing: str | None = None
         self.undelivered = False
-        self.body_bytes = 0
-        self.wire_bytes = 0
+        self.lost = 0
+        self.left = False
+        self.ended: End | None = None
+        self.on_held: Callable[[], None] = _nobody
+        self.on_lost: Callable[[], None] = _nobody
+        self._ledger = Ledger()
+        self._writes = 0
         self.first_byte_at: float | None = None
         self.gone: Deferred[None] = Deferred(self._cancelled)
-        request.notifyFinish().addErrback(self._lost)
+        self._transport = None
+        if self._has_channel():
+            self._transport = request.channel.transport
+            request.channel.afterwards = None
+        request.notifyFinish().addErrback(self._left)
 
     # -- opening -----------------------------------------------------------
 
@@ -100,7 +119,7 @@ class Wire:
         self._request.setHeader("content-type", "text/event-stream; charset=utf-8")
         self._request.setHeader("cache-control", "no-cache")
         self._request.write(b"")
-        self._count(_head_size(self._request))
+        self._count(head_size(self._request))
 
     def play(self, player: Player) -> None:
         """Let ``player`` speak, at the reader's pace."""
@@ -114,15 +133,16 @@ class Wire:
         """Send a piece of the body; in a chunked one it is one chunk."""
         if self._closed or not data:
             return
-        self.body_bytes += len(data)
         chunked = self._framing == "chunked" or (
             self._framing is None and bool(getattr(self._request, "chunked", False))
         )
+        framed = _chunk(data) if chunked else data
+        overhead = framed.index(b"\n") + 1 if chunked else 0
         if self._framing is None:
             self._request.write(data)
-            self._count(len(_chunk(data)) if chunked else len(data))
+            self._count(len(framed), overhead, len(data))
         else:
-            self._put(_chunk(data) if chunked else data)
+            self._put(framed, overhead, len(data))
 
     def head(self, head: Head) -> None:
         """Send a head of the script's own; the body after it is framed here."""
@@ -145,10 +165,13 @@ class Wire:
             if self._framing == "close":
                 self._request.channel.persistent = False
 
-    def raw(self, data: bytes) -> None:
+    def raw(self, raw: Raw) -> None:
         """Send bytes that are no part of a framed body: heads, chunk headers, junk."""
         if not self._closed:
-            self._put(data)
+            # What has no framing cannot be outside of it.
+            bare = self._framing in ("length", "close")
+            body = len(raw.data) if bare else raw.body
+            self._put(raw.data, len(raw.data) - body, body)
 
     def terminate(self, data: bytes) -> None:
         """End the body with ``data``: a clean end then adds nothing."""
@@ -160,6 +183,7 @@ class Wire:
     def hold(self) -> None:
         """From now on a client that leaves ends a stream that was held open."""
         self._held = True
+        self.on_held()
 
     @property
     def ending(self) -> End | None:
@@ -167,9 +191,14 @@ class Wire:
         return End.HOLD if self._held and self._ending is None else self._ending
 
     @property
-    def frames(self) -> int:
-        """How many frames were sent."""
-        return self._player.frames
+    def sent(self) -> Totals:
+        """All that was given to the connection."""
+        return evolve(self._ledger.sent, frames=self._player.frames, tokens=self._player.tokens)
+
+    @property
+    def arrived(self) -> Totals:
+        """As much of it as reached the client: all, unless bytes were `lost`."""
+        return self._ledger.arrived(self.lost) if self.lost else self.sent
 
     def _own(self) -> None:
         """Take the head and the terminator from Twisted."""
@@ -194,13 +223,23 @@ class Wire:
             for value in values
         ]
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes, overhead: int = 0, body: int = 0) -> None:
         if data and self._has_channel():
             self._request.channel.write(data)
-            self._count(len(data))
+            self._count(len(data), overhead, body)
 
-    def _count(self, size: int) -> None:
-        self.wire_bytes += size
+    def _count(self, size: int, overhead: int = 0, body: int = 0) -> None:
+        sent = self._ledger.sent
+        after = Totals(
+            sent.wire_bytes + size,
+            sent.body_bytes + body,
+            self._player.frames,
+            self._player.tokens,
+        )
+        self._ledger.add(after, overhead, body)
+        self._writes += 1
+        if self._writes % WRITES_BETWEEN_LOOKS == 0:
+            self._ledger.forget(self._unsent() or 0)
         if self.first_byte_at is None:
             self.first_byte_at = self._clock.seconds()
 
@@ -213,10 +252,12 @@ class Wire:
             case End.CLEAN:
                 self._request.unregisterProducer()
                 self._finish()
-                self._close()
+                if self._has_channel():
+                    self._request.channel.afterwards = self._lost_after
+                self._close(how)
                 self.gone.callback(None)
             case End.HOLD:
-                pass
+                self.on_held()
             case End.FIN | End.RST:
                 self._timer = self._clock.callLater(
                     GRACE, self._drain, self._unsent(), self._clock.seconds()
@@ -250,7 +291,7 @@ class Wire:
         self._player.resume()
 
     def stopProducing(self) -> None:
-        """The transport is closing; `_lost` follows."""
+        """The transport is closing; `_left` follows."""
         self._player.stop()
 
     # -- dying -------------------------------------------------------------
@@ -278,45 +319,59 @@ class Wire:
                 left=left,
             )
             self.undelivered = True
+            self.lost = left
         self._kill(self._ending, stuck=bool(left))
 
     def _kill(self, how: End, stuck: bool = False) -> None:
-        self._close()
         # A handler driven without a server has no channel.
         channel = getattr(self._request, "channel", None)
-        reset = how is End.RST and channel is not None and drain.can_reset(channel.transport)
+        tcp = channel is not None and drain.can_reset(channel.transport)
         # An orderly close would wait for a stuck reader for ever. Twisted's
         # abort is SO_LINGER(1, 0) and close: RST and nothing else.
-        if channel is not None and (stuck or reset):
+        if channel is not None and (stuck or (tcp and how is End.RST)):
+            self._close(End.RST if tcp else End.FIN)
             channel.transport.abortConnection()
             return
         if how is End.RST:
             self._log.warn("No TCP socket here to reset: closing instead")
+        self._close(End.FIN)
         self._request.loseConnection()
         if channel is not None:
             # TLS would hold the connection until the peer returns its goodbye.
             drain.close(channel.transport)
 
-    def _close(self) -> None:
-        """Stop everything of ours, once."""
+    def _close(self, how: End | None) -> None:
+        """Stop everything of ours, once: the stream has ended like this."""
         if self._closed:
             return
+        self.ended = how
         self._closed = True
         self._player.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._on_gone(self._ending)
+        self._on_gone(how)
 
-    def _lost(self, reason: object) -> None:
+    def _left(self, reason: object) -> None:
         if not self._closed:
-            if self._ending is not End.HOLD:
-                self._ending = End.HOLD if self._held else None
-            self._close()
+            self.lost = drain.lost(self._transport)
+            self.left = True
+            self._close(End.HOLD if self.ending is End.HOLD else None)
+
+    def _lost_after(self, lost: int) -> None:
+        """The client left after a clean end, and before all of it had arrived."""
+        self.lost = lost
+        self.left = True
+        self.ended = None
+        self.on_lost()
 
     def _cancelled(self, gone: Deferred[None]) -> None:
-        # Klein cancels when the connection is lost; `_lost` does the work.
+        # Klein cancels when the connection is lost; `_left` does the work.
         gone.callback(None)
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
 
 
 def _chunk(data: bytes) -> bytes:
@@ -330,7 +385,7 @@ def _status_line(head: Head) -> bytes:
     return f"HTTP/1.1 {head.status} {reason}".encode()
 
 
-def _head_size(request: Any) -> int:
+def head_size(request: Any) -> int:
     """The bytes of the head that Twisted wrote; 0 for a request that has none."""
     headers = getattr(request, "responseHeaders", None)
     if headers is None:
