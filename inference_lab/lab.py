@@ -11,8 +11,11 @@ from inference_lab.configuration.deployment import Deployment
 from inference_lab.content.tokens import PieceTokenizer, Tokenizer
 from inference_lab.faults.grammar import ModelFault
 from inference_lab.faults.modes import Mode, built_in
+from inference_lab.faults.plans import ModelPlan
+from inference_lab.journal import Journal
 from inference_lab.metrics import Metrics
 from inference_lab.pacing.backend import Backend
+from inference_lab.sessions import Sessions
 from inference_lab.web.errors import unknown_model
 from inference_lab.web.planning import Lengths
 from inference_lab.web.wire import Wire
@@ -38,7 +41,7 @@ class Served:
     """One model: how it is deployed, how it dies by itself, what generates for it."""
 
     deployment: Deployment
-    fault: ModelFault | None
+    fault: ModelFault | ModelPlan | None
     backend: Backend
 
 
@@ -57,6 +60,8 @@ class Lab:
     metrics: Metrics = Factory(Metrics)
     modes: Mapping[str, Mode] = Factory(built_in)
     open: set[Wire] = Factory(set)
+    sessions: Sessions = Factory(lambda lab: Sessions(lab.clock), takes_self=True)
+    journal: Journal = Factory(lambda lab: Journal(lab.clock), takes_self=True)
 
     def __attrs_post_init__(self) -> None:
         self.metrics.watch_streams(lambda: len(self.open))

@@ -100,6 +100,7 @@ class Options(usage.Options):
             "reasoning_content",
             "What chat calls the thinking: reasoning_content or reasoning.",
         ],
+        ["journal", None, None, "A file that gets the record of each exchange, as JSON lines."],
         [
             "speed",
             None,
@@ -178,6 +179,8 @@ class Options(usage.Options):
             self.modes: Mapping[str, Mode] = load_modes(self["modes"])
         except (ConfigError, ModeError, WorkloadError, ValueError, ImportError) as error:
             raise BootError(error) from None
+        if self["journal"] is not None:
+            self["journal"] = os.path.abspath(self["journal"])
         if self["reasoning-field"] not in REASONING_FIELDS:
             raise BootError(
                 f"--reasoning-field must be {' or '.join(REASONING_FIELDS)}, "

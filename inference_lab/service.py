@@ -24,13 +24,16 @@ from twisted.python.failure import Failure
 from inference_lab.configuration.deployment import Deployment
 from inference_lab.configuration.loader import Loaded
 from inference_lab.engine.engine import Engine
-from inference_lab.faults.grammar import FaultError, ModelFault, parse_table
+from inference_lab.faults.grammar import FaultError, ModelFault
 from inference_lab.faults.modes import Mode
+from inference_lab.faults.plans import ModelPlan, parse_model
+from inference_lab.journal import Journal, JournalFile
 from inference_lab.lab import Lab, Served, Settings
 from inference_lab.metrics import DeploymentMetrics, Metrics
 from inference_lab.options import BootError, Options
 from inference_lab.pacing.driver import Driver
 from inference_lab.pacing.timebase import Paced, Unpaced
+from inference_lab.web import drain
 from inference_lab.web.api import Api
 from inference_lab.web.planning import Lengths
 from inference_lab.web.site import Front, LabSite
@@ -56,7 +59,15 @@ def build(options: Options, reactor: Any) -> LabService:
         api_keys=tuple(options["api-key"]),
     )
     models, figures = serve_models(options, reactor)
-    lab = Lab(reactor, settings, models, options.tokenizer, Metrics(figures), options.modes)
+    lab = Lab(
+        reactor,
+        settings,
+        models,
+        options.tokenizer,
+        Metrics(figures),
+        options.modes,
+        journal=Journal(reactor, file=_journal_file(options["journal"])),
+    )
     site = LabSite(Front(KleinResource(Api(lab).app), settings.api_keys, lab.modes), reactor)
     endpoint, named = _endpoint(options, reactor)
     port = _listen(endpoint, named, site)
@@ -85,14 +96,24 @@ def serve_models(
     return models, figures
 
 
-def _fault(deployment: Deployment, modes: Mapping[str, Mode]) -> ModelFault | None:
+def _journal_file(path: str | None) -> JournalFile | None:
+    try:
+        return None if path is None else JournalFile(path)
+    except OSError as error:
+        raise BootError(f"--journal {path}: {error.strerror}") from None
+
+
+def _fault(deployment: Deployment, modes: Mapping[str, Mode]) -> ModelFault | ModelPlan | None:
     if deployment.fault is None:
         return None
     try:
-        fault = parse_table(deployment.fault, modes)
-        mode = modes[fault.fault.mode]
-        if not fault.endpoints <= set(mode.endpoints):
-            raise FaultError(f"{mode.name} is for {', '.join(mode.endpoints)} only", "endpoints")
+        fault = parse_model(deployment.fault, modes)
+        items = fault.plan.items if isinstance(fault, ModelPlan) else (fault.fault,)
+        for mode in (modes[item.mode] for item in items):
+            if not fault.endpoints <= set(mode.endpoints):
+                raise FaultError(
+                    f"{mode.name} is for {', '.join(mode.endpoints)} only", "endpoints"
+                )
     except FaultError as error:
         key = f" {error.key}" if error.key else ""
         raise BootError(f"{deployment.source}: [fault]{key}: {error}") from None
@@ -120,6 +141,7 @@ def _listen(endpoint: IStreamServerEndpoint, named: str, site: LabSite) -> IList
             reason = error.socketError if isinstance(error, CannotListenError) else error
             raise BootError(f"cannot listen on {named}: {reason}")
         case [port] if not isinstance(port, Failure):
+            drain.keep_account(port)
             return port
     raise BootError(f"cannot listen on {named}: the endpoint did not bind at once")
 
@@ -157,6 +179,7 @@ class LabService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         for wire in tuple(self.lab.open):
             wire.cut()
+        self.lab.journal.close()
         return maybeDeferred(lambda: self._port.stopListening())
 
     def ready_line(self) -> str:

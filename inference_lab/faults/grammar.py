@@ -67,7 +67,10 @@ class Fault:
 
     def canonical(self) -> str:
         """The directive spelt in full, as a header value."""
-        text = f"{self.mode};after_chunks={self.after_chunks};delay_ms={self.delay_ms}"
+        text = self.mode
+        if text != HEALTHY:
+            # Health has no death to count towards.
+            text += f";after_chunks={self.after_chunks};delay_ms={self.delay_ms}"
         if self.utf8:
             text += ";utf8=true"
         return text + "".join(f";{key}={spell(value)}" for key, value in self.settings)
@@ -129,21 +132,29 @@ def parse_table(table: Mapping[str, Any], modes: Modes) -> ModelFault:
     if not isinstance(mode, str):
         raise _refusal(f"mode must be a string, not {_shown(mode)}", modes, "mode")
     _check_mode(mode, modes)
-    endpoints = rest.pop("endpoints", [CHAT])
-    if (
-        not isinstance(endpoints, list)
-        or not endpoints
-        or not all(isinstance(e, str) and e in ENDPOINTS for e in endpoints)
-    ):
-        raise FaultError(
-            f"endpoints must be a list of {' and '.join(ENDPOINTS)}, not {_shown(endpoints)}",
-            "endpoints",
-        )
+    endpoints = parse_endpoints(rest.pop("endpoints", [CHAT]))
     for key, value in rest.items():
         parameter = _parameter(key, mode, modes, also=("mode", "endpoints"))
         if not parameter.fits(value):
             raise FaultError(f"{key} must be {parameter.describe()}, not {_shown(value)}", key)
-    return ModelFault(_fault(mode, rest, modes), frozenset(endpoints))
+    return ModelFault(_fault(mode, rest, modes), endpoints)
+
+
+def parse_endpoints(value: Any) -> frozenset[str]:
+    """Which endpoints a table says that it strikes.
+
+    :raises FaultError: for anything but a list of some.
+    """
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(e, str) and e in ENDPOINTS for e in value)
+    ):
+        raise FaultError(
+            f"endpoints must be a list of {' and '.join(ENDPOINTS)}, not {_shown(value)}",
+            "endpoints",
+        )
+    return frozenset(value)
 
 
 def parameters(mode: str, modes: Modes) -> dict[str, Parameter]:

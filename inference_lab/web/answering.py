@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -13,7 +13,7 @@ from inference_lab.content.directives import Directive
 from inference_lab.decision import Die, Script, shape_of
 from inference_lab.dialects.base import Usage
 from inference_lab.engine.requests import Refused
-from inference_lab.faults.grammar import Fault, FaultError, parse_header
+from inference_lab.faults.grammar import HEALTHY, Fault
 from inference_lab.faults.parameters import Value
 from inference_lab.faults.player import Player
 from inference_lab.faults.script import Scene
@@ -23,20 +23,22 @@ from inference_lab.lab import Lab, Served
 from inference_lab.pacing.backend import Job, Listener, Ticket
 from inference_lab.pacing.feed import Feeds, Generated, Overtime
 from inference_lab.web.aside import Aside
-from inference_lab.web.decoding import body_of, decode, media_type_of, readable
+from inference_lab.web.attempts import header_plan, turn_of
+from inference_lab.web.decoding import body_of, decode, media_type_of
 from inference_lab.web.endpoints import (
     Endpoint,
     fault_identity,
 )
 from inference_lab.web.errors import (
-    FAULT_HEADER,
+    APPLIED_HEADER,
     RESUME_HEADER,
-    bad_fault,
+    ApiError,
     misplaced_fault,
     refused_by_engine,
 )
 from inference_lab.web.exchange import Asking, Exchange
 from inference_lab.web.planning import Plan, fault_answer, thinking_tokens
+from inference_lab.web.records import StreamRecord, WholeRecord
 from inference_lab.web.requests import (
     ChatRequest,
     CompletionRequest,
@@ -73,14 +75,22 @@ class Answering:
         body = body_of(request)
         asked: ChatRequest | CompletionRequest = decode(kind, media_type_of(request), body)
         streaming = bool(asked.stream)
-        header = self._header_fault(request, streaming)
+        # A wrong header comes before an unknown model.
+        plan = header_plan(lab, request, streaming)
         served = lab.served(asked.model)
-        fault = shape_of(header, served.fault, endpoint.name, streaming)
+        turn = turn_of(lab, request, endpoint.name, body, served, plan, streaming)
+        fault = shape_of(turn.header, turn.model, endpoint.name, streaming)
         shape = {} if fault is None else self._parameters(fault, endpoint)
-        asking = Asking(request, endpoint, asked, served, body, header, shape, started)
-        if not asking.long:
+        asking = Asking(request, endpoint, asked, served, body, turn, fault, shape, started)
+        turn.take()
+        if asking.long:
+            later = self._aside.run(lambda: asking.understand(lab)).addCallback(self._reply)
+            return later.addErrback(turn.refused)
+        try:
             return self._reply(asking.understand(lab))
-        return self._aside.run(lambda: asking.understand(lab)).addCallback(self._reply)
+        except ApiError:
+            turn.give_back()
+            raise
 
     def _reply(self, exchange: Exchange) -> Any:
         exchange.asking.request.setHeader(RESUME_HEADER, exchange.prompt.header)
@@ -120,22 +130,24 @@ class Answering:
         )
         steps = shaped(mode.steps(scene), exchange.shape, mode.own_head)
         if exchange.shape["pace"] != "engine":
-            return self._play(exchange, steps, fault, own_head=mode.own_head)
+            return self._play(exchange, steps, own_head=mode.own_head)
         feeds = Overtime()
-        ticket = _submit(exchange.served, exchange.overture(fault), [feeds])[0]
-        return self._play(exchange, steps, fault, feeds, ticket.abort, mode.own_head)
+        tickets = _submit(exchange.served, exchange.overture(fault), [feeds])
+        return self._play(exchange, steps, feeds, tickets, mode.own_head)
 
     def _play(
         self,
         exchange: Exchange,
         steps: Iterator[Step],
-        fault: Fault | None = None,
         feeds: Feeds | None = None,
-        on_gone: Callable[[], None] = lambda: None,
+        tickets: Sequence[Ticket] = (),
         own_head: bool = False,
     ) -> Deferred[Any]:
-        """Put ``steps`` on the wire; a script with a head of its own gets no other."""
-        wire = self._open(exchange, fault, on_gone)
+        """Put ``steps`` on the wire; a script with a head of its own gets no other.
+
+        What ``tickets`` stand for is forgotten when the stream is gone.
+        """
+        wire = self._open(exchange, tickets)
         if not own_head:
             wire.open()
         player = Player(steps, wire, self._lab.clock, feeds)
@@ -148,7 +160,8 @@ class Answering:
         answer = scripted(directive, self._lab.tokenizer)
         plan = Plan(exchange.prompt, answer, answer.tokens, exchange.asked.choices)
         if not exchange.asked.stream:
-            return self._respond(exchange, plan, plan.usage())
+            record = WholeRecord.begin(self._lab, exchange, ())
+            return self._respond(exchange, plan, plan.usage(), record)
         usage = plan.usage if exchange.asked.usage_requested else None
         speakers = exchange.speakers(exchange.fresh_identity())
         steps = written_steps(speakers, answer, exchange.speech, usage)
@@ -161,10 +174,6 @@ class Answering:
         def usage() -> Usage:
             return plan.usage(tickets[0].cached_tokens)
 
-        def left() -> None:
-            for ticket in tickets:
-                ticket.abort()
-
         steps = engine_steps(
             exchange.speakers(exchange.fresh_identity()),
             plan,
@@ -172,21 +181,21 @@ class Answering:
             feeds,
             usage if exchange.asked.usage_requested else None,
         )
-        return self._play(exchange, shaped(steps, exchange.shape), feeds=feeds, on_gone=left)
+        return self._play(exchange, shaped(steps, exchange.shape), feeds, tickets)
 
     def _whole(self, exchange: Exchange, plan: Plan) -> Deferred[Any]:
         check_whole(plan, exchange.speech)
         generated = Generated(plan.choices)
         listeners = [generated] * plan.choices
-        generated.tickets = _submit(exchange.served, exchange.job(plan), listeners)
+        tickets = generated.tickets = _submit(exchange.served, exchange.job(plan), listeners)
+        record = WholeRecord.begin(self._lab, exchange, tickets)
 
         def respond(_: None) -> Any:
-            usage = plan.usage(generated.tickets[0].cached_tokens)
-            return self._respond(exchange, plan, usage)
+            return self._respond(exchange, plan, plan.usage(tickets[0].cached_tokens), record)
 
         return generated.done.addCallback(respond)
 
-    def _respond(self, exchange: Exchange, plan: Plan, usage: Usage) -> Any:
+    def _respond(self, exchange: Exchange, plan: Plan, usage: Usage, record: WholeRecord) -> Any:
         identity = exchange.fresh_identity()
 
         def write() -> bytes:
@@ -194,58 +203,41 @@ class Answering:
 
         def send(body: bytes) -> bytes:
             set_json(exchange.asking.request, 200, body)
+            record.sent(body, usage.completion_tokens)
             return body
 
         if plan.usage().completion_tokens <= LONG_WRITING:
             return send(write())
         return self._aside.run(write).addCallback(send)
 
-    def _open(
-        self,
-        exchange: Exchange,
-        fault: Fault | None,
-        on_gone: Callable[[], None] = lambda: None,
-    ) -> Wire:
+    def _open(self, exchange: Exchange, tickets: Sequence[Ticket]) -> Wire:
         """Keep the wire of a stream until it is gone."""
-        lab = self._lab
+        lab, asking = self._lab, exchange.asking
+        applied = HEALTHY if asking.fault is None else asking.fault.canonical()
+        if asking.turn.planned:
+            asking.request.setHeader(APPLIED_HEADER, applied)
 
         def gone(how: End | None) -> None:
             lab.open.discard(wire)
-            on_gone()
+            record.end()
+            for ticket in tickets:
+                ticket.abort()
             end = "client_left" if how is None else how.value
-            if fault is not None:
-                lab.metrics.fault_ended(fault.mode, end)
+            if isinstance(exchange.decision, Die):
+                lab.metrics.fault_ended(exchange.decision.fault.mode, end)
             if wire.undelivered:
                 lab.metrics.undelivered()
             self._log.info(
                 "{path} {fault}: {end}",
                 path=exchange.endpoint.path,
-                fault="none" if fault is None else fault.canonical(),
+                fault=applied,
                 end=end,
             )
 
-        wire = Wire(exchange.asking.request, lab.clock, lab.settings.drain_timeout, gone)
+        wire = Wire(asking.request, lab.clock, lab.settings.drain_timeout, gone)
         lab.open.add(wire)
+        record = StreamRecord.begin(lab, exchange, wire, tickets)
         return wire
-
-    def _header_fault(self, request: Any, streaming: bool) -> Fault | None:
-        values = request.requestHeaders.getRawHeaders(FAULT_HEADER.encode(), [])
-        if not values:
-            return None
-        modes = self._lab.modes
-        if len(values) > 1:
-            raise misplaced_fault(f"is given {len(values)} times; send one", modes)
-        try:
-            fault = parse_header(readable(values[0]), modes)
-        except FaultError as error:
-            raise bad_fault(f"{FAULT_HEADER}: {error}") from None
-        if not self._lab.settings.directives:
-            raise misplaced_fault(
-                "is honoured only by a server started with --enable-directives", modes
-            )
-        if not streaming:
-            raise misplaced_fault('needs a streaming request: set "stream": true', modes)
-        return fault
 
 
 def _submit(served: Served, job: Job, listeners: Sequence[Listener]) -> list[Ticket]:

@@ -11,7 +11,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from inference_lab.journal import Record
 from inference_lab.lab import Lab, Served
+from inference_lab.web import bench
 from inference_lab.web.answering import Answering
 from inference_lab.web.aside import Aside
 from inference_lab.web.decoding import Body, body_of, decode, media_type_of
@@ -114,6 +116,34 @@ class Api:
 
     def _decoded(self, request: Any, kind: type[Body]) -> Body:
         return decode(kind, media_type_of(request), body_of(request))
+
+    # -- the journal -------------------------------------------------------
+
+    @app.route(bench.PATH, methods=["GET"])
+    def journal(self, request: Any) -> Any:
+        """What happened on the wire of each exchange; may wait for ends."""
+        lab = self._lab
+        self._with_directives(request)
+        reading = bench.reading_of(request.args, lab.modes)
+        if reading.wait is None:
+            return self._records(request, (lab.journal.find(reading.query), False))
+        told = lab.journal.wait(reading.query, reading.wait)
+        return told.addCallback(lambda found: self._records(request, found))
+
+    @app.route(bench.PATH, methods=["DELETE"])
+    def clear_journal(self, request: Any) -> bytes:
+        """Forget all of it, or a session."""
+        self._with_directives(request)
+        deleted = self._lab.journal.clear(bench.session_of(request.args))
+        return self._json(request, {"deleted": deleted})
+
+    def _records(self, request: Any, found: tuple[list[Record], bool]) -> bytes:
+        records, late = found
+        return self._json(request, {"records": records, "timed_out": late})
+
+    def _with_directives(self, request: Any) -> None:
+        if not self._lab.settings.directives:
+            raise unknown_path(request.path.decode("ascii"))
 
     # -- generating --------------------------------------------------------
 

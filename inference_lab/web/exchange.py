@@ -16,6 +16,7 @@ from inference_lab.faults.grammar import Fault
 from inference_lab.faults.parameters import Value
 from inference_lab.lab import Lab, Served
 from inference_lab.pacing.backend import Job
+from inference_lab.web.attempts import Turn
 from inference_lab.web.endpoints import Endpoint, fresh_identity
 from inference_lab.web.planning import Plan, make_plan
 from inference_lab.web.prompts import message_text, read_prompt
@@ -33,8 +34,9 @@ LONG_SEARCH = 20_000
 class Asking:
     """A request that passed every refusal that needs no reading of its prompt.
 
-    ``body`` is as it came, ``header`` the fault it asks for, ``shape`` the parameters
-    that respell its stream, ``started`` when it came (the lab's clock).
+    ``body`` is as it came, ``turn`` which attempt it is and what that meets, ``fault`` what
+    of it holds here, ``shape`` the parameters that respell its stream, ``started`` when it
+    came (the lab's clock).
     """
 
     request: Any
@@ -42,7 +44,8 @@ class Asking:
     asked: ChatRequest | CompletionRequest
     served: Served
     body: bytes
-    header: Fault | None
+    turn: Turn
+    fault: Fault | None
     shape: Mapping[str, Value]
     started: float
 
@@ -67,7 +70,7 @@ class Asking:
         if lab.settings.directives and isinstance(asked, ChatRequest):
             directive = find_directive(message_text(message) for message in asked.messages)
         decision = decide(
-            self.header, self.served.fault, self.endpoint.name, bool(asked.stream), directive
+            self.turn.header, self.turn.model, self.endpoint.name, bool(asked.stream), directive
         )
         field = str(self.shape.get("field", "server"))
         field = lab.settings.reasoning_field if field == "server" else field
