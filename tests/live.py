@@ -15,12 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlencode
 
 import msgspec
 from attrs import define, field, frozen
 
 MODEL = "DeepSeek-V4-Flash"
 FAULT = "x-inference-lab-fault"
+SESSION = "x-inference-lab-session"
+APPLIED = "x-inference-lab-fault-applied"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 REPOSITORY = Path(__file__).parent.parent
@@ -396,6 +399,16 @@ def ask(
     with RawClient(server.address) as client:
         client.send(request_bytes(path, body, headers, **more))
         return client.read(silence)
+
+
+def journal(server: Server, wait: bool = True, **wanted: object) -> list[dict[str, Any]]:
+    """The records that match, complete unless ``wait`` is false."""
+    more = {"wait": "ended", "timeout": PATIENCE} if wait else {}
+    found = ask(server, f"/lab/journal?{urlencode(wanted | more)}")
+    assert found.status == 200, found.body
+    assert not found.json["timed_out"], found.json
+    records: list[dict[str, Any]] = found.json["records"]
+    return records
 
 
 # -- real curl -------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,20 @@ from attrs import frozen
 
 from inference_lab.faults.modes import SPECIFIED, built_in, load_modes
 from inference_lab.render import ENDPOINTS, render, request_body
-from tests.live import FAULT, MODEL, RawClient, Server, curl, request_bytes, serve
+from tests.live import (
+    FAULT,
+    MODEL,
+    SESSION,
+    Curl,
+    RawClient,
+    Server,
+    curl,
+    journal,
+    request_bytes,
+    serve,
+)
 
-SILENCE = 0.4
+SILENCE = 1.0
 """Seconds without a byte after which a stream counts as held."""
 
 
@@ -157,12 +169,18 @@ default = 20
 }
 
 
-def talk(server: Server, endpoint: str, directive: str) -> tuple[bytes, str]:
+Talk = Future[tuple[bytes, str]]
+
+
+def talk(
+    server: Server, endpoint: str, directive: str, session: str | None = None
+) -> tuple[bytes, str]:
     """Every byte of one answer, and what the connection did then."""
     body = request_body(endpoint, MODEL)
+    headers = {FAULT: directive} | ({} if session is None else {SESSION: session})
     received, end = b"", "alive"
     with RawClient(server.address) as client:
-        client.send(request_bytes(ENDPOINTS[endpoint].path, body, {FAULT: directive}))
+        client.send(request_bytes(ENDPOINTS[endpoint].path, body, headers))
         client.socket.settimeout(SILENCE)
         try:
             for _ in range(60):
@@ -192,14 +210,58 @@ def after_silence(client: RawClient) -> str:
 
 def masked(wire: bytes) -> bytes:
     """Without what differs from one request to the next."""
-    return re.sub(rb"(?mi)^(date|x-request-id): .*\r\n", b"", wire)
+    ours = rb"(?mi)^(date|x-request-id|x-inference-lab-fault-applied): .*\r\n"
+    return re.sub(ours, b"", wire)
+
+
+JOURNALLED = {
+    "reusable": "clean",
+    "FIN": "fin",
+    "RST": "rst",
+    "silence": "held",
+    "alive": "held",
+}
+"""How the journal calls an end."""
+
+
+def body_of(wire: bytes) -> bytes:
+    """The body of a response as far as it came, read by its head and nothing else."""
+    head, _, rest = wire.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" not in head.lower():
+        return rest
+    body = b""
+    while b"\r\n" in rest:
+        size, _, rest = rest.partition(b"\r\n")
+        body += rest[: int(size, 16)]
+        rest = rest[int(size, 16) + 2 :]
+    return body
+
+
+@pytest.fixture(scope="module")
+def talks(mine: tuple[Server, Path]) -> Iterator[Mapping[tuple[str, str], Talk]]:
+    """Every case, side by side: most of their time is silence."""
+    with ThreadPoolExecutor(16) as pool:
+        yield {
+            (endpoint, fate.directive): pool.submit(
+                talk, mine[0], endpoint, fate.directive, session_of(endpoint, fate.directive)
+            )
+            for fate in FATES
+            for endpoint in built_in()[mode_of(fate)].endpoints
+        }
+
+
+def session_of(endpoint: str, directive: str) -> str:
+    """A session for one case."""
+    return f"{endpoint} {directive}"
 
 
 @pytest.mark.parametrize(("fate", "endpoint"), CASES)
-def test_on_the_wire(mine: tuple[Server, Path], fate: Fate, endpoint: str) -> None:
+def test_on_the_wire(
+    mine: tuple[Server, Path], talks: Mapping[tuple[str, str], Talk], fate: Fate, endpoint: str
+) -> None:
     """The bytes are those that `modes render` prints; then the end."""
     server, folder = mine
-    wire, end = talk(server, endpoint, fate.directive)
+    wire, end = talks[endpoint, fate.directive].result()
     rendered = render(fate.directive, endpoint, load_modes([folder]), MODEL)
     assert end == fate.end
     if end == "alive":
@@ -207,18 +269,37 @@ def test_on_the_wire(mine: tuple[Server, Path], fate: Fate, endpoint: str) -> No
         assert wire.count(b"\n\n") > 5
     else:
         assert masked(wire) == masked(rendered.wire)
+    (record,) = journal(server, session=session_of(endpoint, fate.directive))
+    assert record["end"] == JOURNALLED[end]
+    assert record["wire_bytes"] == len(wire)
+    assert record["left_after_bytes"] == (len(wire) if record["end"] == "held" else None)
+    assert record["body_bytes"] == len(body := body_of(wire))
+    if mode_of(fate) != "gzip_truncated":
+        assert record["frames"] == body.count(b"\n\n")
 
 
-@pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.directive)
-def test_curl(mine: tuple[Server, Path], fate: Fate) -> None:
-    """Real curl exits as the table says."""
+def run_curl(server: Server, fate: Fate) -> Curl:
+    """Real curl with one directive."""
     endpoint = built_in()[mode_of(fate)].endpoints[0]
-    said = curl(
+    return curl(
         *(["--max-time", "1"] if fate.curl == 28 else []),
-        mine[0].url + ENDPOINTS[endpoint].path,
+        server.url + ENDPOINTS[endpoint].path,
         *("-H", "content-type: application/json", "-H", f"{FAULT}: {fate.directive}"),
         *("-d", request_body(endpoint, MODEL).decode()),
     )
+
+
+@pytest.fixture(scope="module")
+def curls(mine: tuple[Server, Path]) -> Iterator[Mapping[str, Future[Curl]]]:
+    """Every directive, a few at a time."""
+    with ThreadPoolExecutor(4) as pool:
+        yield {fate.directive: pool.submit(run_curl, mine[0], fate) for fate in FATES}
+
+
+@pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.directive)
+def test_curl(curls: Mapping[str, Future[Curl]], fate: Fate) -> None:
+    """Real curl exits as the table says."""
+    said = curls[fate.directive].result()
     assert said.code == fate.curl, said.err
 
 

@@ -186,7 +186,9 @@ class ErrorWord(Verb, frozen=True, tag="error"):
         except KeyError:
             known = ", ".join(emitters.FRAMES)
             raise ScriptError(f"unknown error dialect {name!r}; allowed: {known}") from None
-        yield Send(scene.text(shape, json=True).encode())
+        data = scene.text(shape, json=True).encode()
+        # Not every dialect's error is an event.
+        yield Send(data, data.count(b"\n\n"))
 
 
 class DataWord(Verb, frozen=True, tag="data"):
